@@ -205,7 +205,7 @@ class AcpAgent:
                 await self._catch_up(events)
 
     async def _catch_up(self, events: Events) -> None:
-        """Sends what the editor missed in a gap of the events: messages, and recorded outcomes (R29e)."""
+        """Sends what the editor missed in a gap of the events: messages, and recorded outcomes."""
         for attempt in range(TRIES):
             try:
                 for session in [session for session in self.sessions.values() if session.workspace == events.workspace]:

@@ -112,7 +112,7 @@ class Client:
     async def send(self, workspace: str, session: str, prompt: str, run_id: str = "",
                    attachments: Sequence[Attachment] = (), if_busy: str = "") -> None:
         """Sends a prompt, and returns once it is accepted. To wait for its terminal event, subscribe first: use
-        `RunStream`. A prompt without a run id may be folded into a running turn (R27b). In a busy session the prompt
+        `RunStream`. A prompt without a run id may be folded into a running turn. In a busy session the prompt
         waits, unless `if_busy` is `reject` (raises `Refusal` with code `busy`) or `interrupt`."""
         sent = wire.SendPrompt(session, prompt, run_id or None, list(attachments) or None, if_busy or None)
         await self._ask("POST", path("workspaces", workspace, "agent"), sent)

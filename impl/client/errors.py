@@ -35,7 +35,7 @@ class Refusal(ClientError):
 
     @property
     def unknown(self) -> bool:
-        """Whether the server failed midway: the call may or may not have taken effect (R1d)."""
+        """Whether the server failed midway: the call may or may not have taken effect."""
         return self.status == HTTPStatus.INTERNAL_SERVER_ERROR
 
 

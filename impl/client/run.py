@@ -26,7 +26,7 @@ async def post(events: Events, session: str, prompt: str, run_id: str, attachmen
 
     A prompt that may have been accepted is resent only to a server that sends event ids: such a server also knows run
     ids, so resending is idempotent. If a prompt may have been accepted, it is never reported as refused: the error
-    raised is the one that left its acceptance in doubt (R1d, R22b)."""
+    raised is the one that left its acceptance in doubt."""
     attempt, deadline = 0, events.patience.total
     doubt: Unreachable | Refusal | None = None
     while True:
@@ -75,7 +75,7 @@ class RunStream:
     The terminal event may have been published before we subscribed: if the prompt was sent earlier with the same run
     id, or if the stream broke before it sent an event id, or if it was broken for so long that the server's log no
     longer has the event. In these cases, once the session is idle, we search the log and then the server's record of
-    the prompt, which has only the outcome. If the server has neither, `EndUnknown` is raised (R28b, R29e).
+    the prompt, which has only the outcome. If the server has neither, `EndUnknown` is raised.
     """
 
     def __init__(

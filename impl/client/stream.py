@@ -66,7 +66,7 @@ class Events:
         """The number of connections so far."""
         self.gap = False
         """Whether events may have been missed: it had to reconnect without an event id, or with one that the server's
-        log no longer has (R29e)."""
+        log no longer has."""
         self.trouble: ClientError | None = None
         """Why it is disconnected; None while connected."""
         self._arrived: deque[Notice] = deque()

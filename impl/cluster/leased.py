@@ -42,7 +42,7 @@ log = logging.getLogger("cancelmark.cluster")
 
 class Leased:
     """Claims and releases sessions, and takes calls for all of them. `tell` notifies other nodes of a changed session,
-    `node` returns this server's name. (C1a)"""
+    `node` returns this server's name."""
 
     shared = True
     until, remedy = "a node takes it over", "retry later"
@@ -77,7 +77,7 @@ class Leased:
         return Leaving("the server closed before this was saved; another server continues the session")
 
     def enters_here(self, box: Outbox) -> bool:
-        """Whether this node owns the session after the acceptance: only the owner lets prompts enter. (C1b)"""
+        """Whether this node owns the session after the acceptance: only the owner lets prompts enter."""
         mine = box.owned or (box.free and not (box.session.prompts.keys() - box.unstored.keys() or box.session.held))
         return mine and not self.draining
 
@@ -85,7 +85,7 @@ class Leased:
         return not self.draining  # a prompt that is active then has not started; the next owner starts it
 
     def needs_owner(self, box: Outbox) -> bool:
-        """Whether the session has work: a prompt that runs, is still to enter, or is next. (C7b)"""
+        """Whether the session has work: a prompt that runs, is still to enter, or is next."""
         prompts = box.session.prompts.values()
         return bool(prompts) and (not box.session.held or any(p.state is not State.QUEUED for p in prompts))
 
@@ -197,7 +197,7 @@ class Leased:
     # --- taking sessions over
 
     async def claim(self, session_id: str) -> None:
-        """Take over a session that was handed over, or whose owner is dead. (C4d)"""
+        """Take over a session that was handed over, or whose owner is dead."""
         if self.draining:
             return
         box = self.home.boxes.get(session_id) or await self._load_box(session_id)
@@ -228,7 +228,7 @@ class Leased:
                 box.reconcile_all()
 
     async def _recover(self, box: Outbox, snapshot: Snapshot) -> None:
-        """Take the session over from an owner that is dead or gives it up: what was active ends with an error. (C4b)"""
+        """Take the session over from an owner that is dead or gives it up: what was active ends with an error."""
         fenced, stored = box.owned, False
         try:
             await self.turns.adopt(box, box.session.live)
@@ -281,7 +281,7 @@ class Leased:
 
     async def _leave(self, deadline: float) -> None:
         """Hand the sessions over: start nothing more, let turns end until the deadline, end the others as interrupted,
-        and close the store. Waiting prompts go on at another node. (C7a)"""
+        and close the store. Waiting prompts go on at another node."""
         home, loop = self.home, asyncio.get_running_loop()
         end = loop.time() + deadline
         while loop.time() < end and any(

@@ -3,7 +3,7 @@ sessions that were taken over from a dead node.
 
 Ends come from the log, at every node alike. Everything else is an update, which may be missed (`runtime.events`). This
 node makes the updates of other nodes from what they have written, each time it polls. It shows a message only before it
-has published the end of the message's prompt; after that, clients can read the message. (R29d)
+has published the end of the message's prompt; after that, clients can read the message.
 """
 
 from collections import OrderedDict

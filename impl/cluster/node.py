@@ -177,7 +177,7 @@ class Node:
 
     async def _beat(self, afresh: bool = False) -> None:
         """Send a heartbeat, which renews the lease. If the others have declared this node dead, continue under a new
-        id. (C5b, C5c)"""
+        id."""
         id, sent = self.id, asyncio.get_running_loop().time()
         rows = await self.database.fetch(BEAT, self.lease.length, self.draining, id, deadline=self.lease.length,
                                          afresh=afresh)
@@ -200,7 +200,7 @@ class Node:
         return task
 
     async def _look_for_ever(self) -> None:
-        """Declare silent nodes dead, and poll for work, at each interval and after each notification. (C5a, C6)"""
+        """Declare silent nodes dead, and poll for work, at each interval and after each notification."""
         loop = asyncio.get_running_loop()
         while True:
             began = loop.time()

@@ -66,8 +66,7 @@ class SharedWorkspace(Workspace):
         return is_new
 
     async def hear(self) -> None:
-        """Learn the latest offset of the log: a client may have seen events that this node does not know of yet.
-        (C8b)"""
+        """Learn the latest offset of the log: a client may have seen events that this node does not know of yet."""
         self.store.hear(await self.store.latest_event())
 
     def wanted(self) -> bool:

@@ -107,7 +107,7 @@ class Broker:
 
     def raise_floor(self, wanted: int) -> int:
         """Raise the floor to that event, or as far as subscribers allow, and return it. Events up to the floor may be
-        deleted. (R18c)"""
+        deleted."""
         held = (subscription.needed for held in (self._subscriptions, self._paused) for subscription in held)
         self.floor = max(self.floor, min(wanted, self.latest - 1, *held))
         return self.floor
@@ -116,7 +116,7 @@ class Broker:
         """A subscription to all notices from now on; with `after`, also to all events above that id. With `session`,
         only to the notices of that session.
 
-        An offset beyond the end of the log is not from this log, and means from the beginning. (R29c)
+        An offset beyond the end of the log is not from this log, and means from the beginning.
         """
         offset = self.latest if after is None else after if 0 < after <= self.latest else 0
         subscription = Subscription(self, offset, session)
@@ -141,7 +141,7 @@ class Broker:
         return not self.closed and bool(self._subscriptions.refs)
 
     def publish(self, update: Update) -> None:
-        """Pass on an update that belongs to no prompt. Never blocks. (R18b)"""
+        """Pass on an update that belongs to no prompt. Never blocks."""
         if not self.watched:
             return
         self._published += 1
@@ -181,7 +181,7 @@ class Broker:
 
 class Feed:
     """The updates of one prompt. Close it before the prompt's terminal event is written: no update may follow that
-    event. (R29d)"""
+    event."""
 
     __slots__ = ("_broker", "_open", "_run_id", "_session_id")
 
@@ -208,7 +208,7 @@ class Subscription:
 
     It ends at once after its own `close`, and after the broker's `close` when it has returned everything. Canceling the
     reader loses nothing: the next read returns the next notice. It holds at most the broker's `buffer` of updates, and
-    one page of events while it is being read. (R18a)
+    one page of events while it is being read.
     """
 
     __slots__ = ("__weakref__", "_awake", "_broker", "_closed", "_gap", "_page", "_pause", "_read", "_updates",

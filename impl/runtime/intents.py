@@ -1,7 +1,7 @@
 """The intents: accept a prompt, the calls of clients, and what turns and the server request.
 
 A call on one prompt also defines the answer for a late caller, whose prompt is done. That prompt's record is final, so
-nothing has to be stored. `model/calls.py` has the table of all calls. (R27d)
+nothing has to be stored. `model/calls.py` has the table of all calls.
 """
 
 from collections.abc import Sequence
@@ -59,8 +59,7 @@ class Accept(Intent):
 
 
 def enter(session: Session, prompt: LivePrompt, action: str = "enter") -> list[TakenStep]:
-    """Let the prompt enter, or fail. A prompt that was canceled is settled at once, without another request.
-    (R7b, R21)"""
+    """Let the prompt enter, or fail. A prompt that was canceled is settled at once, without another request."""
     steps = [session.take(action, prompt)]
     if prompt.state is State.CANCELED_ON_ENTRY:
         steps.append(session.take("settle", prompt))
@@ -243,8 +242,7 @@ class Revoke(CallIntent):
 
 
 class Stop(CallIntent):
-    """Stops the prompt in front. Re-applied, it reaches no other prompt if that one was already asked to stop.
-    (R31a)"""
+    """Stops the prompt in front. Re-applied, it reaches no other prompt if that one was already asked to stop."""
 
     name = "stop"
 

@@ -40,7 +40,7 @@ class Journal:
         self._runs: dict[int, Run] = {}
 
     def add(self, step: TakenStep) -> None:
-        """Add everything of the step that must survive a crash. (R14a, R14d, R16b)"""
+        """Add everything of the step that must survive a crash."""
         if self._shared:
             self.actions.append(self._name(step))
         add = self.operations.append

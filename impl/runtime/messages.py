@@ -21,7 +21,7 @@ def user_message(session_id: str, seq: int, text: str, attachments: Sequence[Jso
 
 
 def canceled_messages(prompt: MessageRecord, seq: int) -> tuple[MessageRecord, MessageRecord]:
-    """The record of a prompt that was canceled before it could run, given the user's message. (R7a, R7b)"""
+    """The record of a prompt that was canceled before it could run, given the user's message."""
     now = int(time())
     answer = MessageRecord(
         f"p{seq}-canceled", prompt.session_id, Role.ASSISTANT.value, (), created_at=now, updated_at=now)

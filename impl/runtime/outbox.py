@@ -30,7 +30,7 @@ nothing may name a prompt without a seq. And a refused acceptance must not fail 
   waiters, and a restart resumes from the journal.
 
 **Rejected:** applying intents only when they are committed. No caller could learn what a call will do, and every
-query of the session (who is active, what is queued) would have to wait for the disk. (R19b)
+query of the session (who is active, what is queued) would have to wait for the disk.
 """
 
 import asyncio
@@ -260,7 +260,7 @@ class Outbox:
 
         The turn's end is stored with the call or after it, so observers see no more of this than of a crash. A call
         that is re-applied still reaches the same turn. The entry of an interrupt may not, so it asks only once it is
-        stored. (R16c)
+        stored.
         """
         asked = {effect.seq for entry in self.entries for step in entry.steps for effect in step
                  if type(effect) is Stop}
@@ -420,7 +420,7 @@ class Outbox:
         """Fail the callers whose prompts the store did not accept, and return whether there were any.
 
         If the store has refused one operation, only its prompt is refused. An earlier prompt of the same commit may
-        have the same run id, and that one stays. (R1c)
+        have the same run id, and that one stays.
         """
         accepting = [entry for entry in batch if entry.intent.accepts]
         if isinstance(error, ConstraintViolation):
@@ -498,7 +498,7 @@ class Outbox:
 
     def _apply_effects(self, step: TakenStep) -> None:
         """Apply the effects of a step that is durable and published: start and stop turns, answer waiters. Only the
-        owner does. (R14b, R16c)"""
+        owner does."""
         owned = self.owned
         for prompt, _ in step.moved if owned else ():
             if prompt.seq not in self.runs:  # the step was taken before this server owned the session
@@ -676,7 +676,7 @@ class Outbox:
             self.stop_working()
 
     def fail_waiters(self) -> None:
-        """Fail everything that still waits: the server has closed before it was saved. (R25b)"""
+        """Fail everything that still waits: the server has closed before it was saved."""
         why = self.home.ownership.refuse_unsaved()
         self._release_runs(why)
         self._fail(self.entries, why)

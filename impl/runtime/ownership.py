@@ -77,8 +77,7 @@ class Sole:
             raise canceled
 
     async def start(self) -> None:
-        """Recover what a crash or a restart has left: no accepted prompt is lost, and no prompt ends twice.
-        (R17e, R21)"""
+        """Recover what a crash or a restart has left: no accepted prompt is lost, and no prompt ends twice."""
         home = self.home
         sessions = await home.store.load_all()
         home.counter.latest = await home.store.latest_seq()
@@ -104,7 +103,7 @@ class Sole:
         """Cancel every session, wait until all prompts are done, and close the store.
 
         Turns that have not ended by the deadline are abandoned. Acceptances in flight are accepted before the cancel,
-        unless that takes too long. (R15b, R15c)
+        unless that takes too long.
         """
         accepting = [box for box in self.home.boxes.values() if box.accepting and not box.stuck]
         if not accepting:

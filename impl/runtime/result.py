@@ -10,7 +10,7 @@ from ..wire import to_json
 
 
 class Result(NamedTuple):
-    """How a prompt ended. A folded prompt has the text and error of the turn that it was folded into. (R14c)"""
+    """How a prompt ended. A folded prompt has the text and error of the turn that it was folded into."""
 
     session_id: str
     run_id: str | None
@@ -20,7 +20,7 @@ class Result(NamedTuple):
     error: str | None = None
 
     def to_json(self, seq: int) -> Json:
-        """The terminal event on the wire. (R28a)"""
+        """The terminal event on the wire."""
         return to_json(RunComplete(
             self.session_id, seq, self.outcome.value, self.run_id or "", self.message_id or "", self.text,
             self.error or "", self.outcome is Outcome.CANCELED))

@@ -68,7 +68,7 @@ EVERYTHING = Retention()
 
 
 async def drop_events(store: Store, broker: Broker, keep: Keep, now: int) -> None:
-    """Delete the oldest events, except those that a subscriber has still to read. (R18c)"""
+    """Delete the oldest events, except those that a subscriber has still to read."""
     first_kept = broker.latest + 1 - (keep.number or 0) if keep.age is None else await store.first_event(now - keep.age)
     floor = broker.raise_floor(first_kept - 1)
     first = await store.first_event()
@@ -79,7 +79,7 @@ async def drop_events(store: Store, broker: Broker, keep: Keep, now: int) -> Non
 
 
 async def forget_prompts(store: Store, keep: Keep, now: int) -> None:
-    """Delete the oldest prompts that are done, except for their run ids. (R22d)"""
+    """Delete the oldest prompts that are done, except for their run ids."""
     until = await store.latest_seq() - (keep.number or 1)
     before = None if keep.age is None else now - keep.age
     while prompts := await store.done_prompts(until, PIECE, before=before):

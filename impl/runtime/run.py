@@ -104,8 +104,7 @@ class Run:
 
 
 class Handle:
-    """An accepted prompt as its caller holds it. Dropping the handle, or the caller's task, does not affect the prompt.
-    (R26)"""
+    """An accepted prompt as its caller holds it. Dropping it, or canceling the caller, does not affect the prompt."""
 
     def __init__(self, run: Run, broker: Broker, held: bool = False) -> None:
         self.session_id, self.run_id = run.prompt.session.id, run.prompt.run_id

@@ -65,7 +65,7 @@ class Runtime(Environment):
 
         Turns that have not ended by the deadline (seconds; by default the grace period) are abandoned. Idempotent, and
         shielded from the caller's cancellation. A server of a cluster hands its sessions over instead of canceling
-        them. (R15a)
+        them.
         """
         if self._close is None:
             self.closing = True
@@ -87,7 +87,7 @@ class Runtime(Environment):
 
         Raises `Refusal` or `StoreError` if nothing is accepted. If the caller is canceled meanwhile, the prompt may or
         may not be accepted. With mode `REJECT`, a session that is not idle raises `Busy`. With mode `INTERRUPT`, the
-        prompt goes to the front and stops what runs. (R1a, R1b, R15a, R35b)
+        prompt goes to the front and stops what runs.
         """
         self._refuse_unstorable(text, run_id, attachments)
         if mode:
@@ -113,7 +113,7 @@ class Runtime(Environment):
 
     async def call(self, session_id: str, call: CallIntent, by: str = "") -> Any:
         """Make a client's call, and return its answer once its outcome is durable. `by` is the client's id, which
-        subscribers see. (R27c)"""
+        subscribers see."""
         self._refuse_without(*call.features)
         call.by = by
 
@@ -168,38 +168,37 @@ class Runtime(Environment):
         await self.call(session_id, ClearQueue(), by)
 
     async def revoke(self, session_id: str, key: int | str, *, by: str = "") -> wire.Revoked:
-        """Cancel one prompt, by its seq or run id, and return the outcome. Idempotent. Raises `NoPrompt`.
-        (R30a, R30b)"""
+        """Cancel one prompt, by its seq or run id, and return the outcome. Idempotent. Raises `NoPrompt`."""
         revoked: wire.Revoked = await self.call(session_id, Revoke(key), by)
         return revoked
 
     async def stop(self, session_id: str, *, hold: bool = False, seq: int | None = None, by: str = "") -> wire.Stopped:
         """Cancel the prompt in front, and keep the queue; with `hold`, hold the session in the same step. With `seq`,
-        has no effect unless that prompt is in front: only that form is idempotent. (R31a, R31b, R31c)"""
+        has no effect unless that prompt is in front: only that form is idempotent."""
         stopped: wire.Stopped = await self.call(session_id, Stop(hold, seq), by)
         return stopped
 
     async def hold(self, session_id: str, *, by: str = "") -> wire.Held:
-        """Hold the session: no waiting prompt starts or folds; a running turn goes on to its end. (R32a, R32b)"""
+        """Hold the session: no waiting prompt starts or folds; a running turn goes on to its end."""
         held: wire.Held = await self.call(session_id, Hold("hold"), by)
         return held
 
     async def resume(self, session_id: str, *, by: str = "") -> wire.Held:
-        """Release the hold; the queue goes on. (R32d)"""
+        """Release the hold; the queue goes on."""
         held: wire.Held = await self.call(session_id, Hold("resume"), by)
         return held
 
     async def replace(self, session_id: str, key: int | str, text: str, if_version: int | None = None, *, by: str = "",
                       ) -> wire.Replaced:
         """Replace the text of a prompt that has not started. Idempotent: the same text again is accepted in every
-        state. Raises `TooLate`, or `OtherVersion` if its text is not at `if_version`. (R33a, R33b)"""
+        state. Raises `TooLate`, or `OtherVersion` if its text is not at `if_version`."""
         if not self.store.is_storable(text):
             raise Refusal(f"prompt: it contains {self.store.UNSTORABLE}")
         replaced: wire.Replaced = await self.call(session_id, Replace(key, text, if_version), by)
         return replaced
 
     async def next(self, session_id: str, key: int | str, *, by: str = "") -> wire.Placed:
-        """Move a waiting prompt ahead of all others. Raises `TooLate`. (R34a, R34b)"""
+        """Move a waiting prompt ahead of all others. Raises `TooLate`."""
         placed: wire.Placed = await self.call(session_id, Next(key), by)
         return placed
 
@@ -268,7 +267,7 @@ class Runtime(Environment):
             step.moved for entry in box.entries for step in entry.steps)
 
     def refuse_if_stuck(self, session_id: str) -> None:
-        """Raise `Stuck` if the session is stuck until the server is restarted. (R25b)"""
+        """Raise `Stuck` if the session is stuck until the server is restarted."""
         if stuck := self.find(session_id).stuck:
             raise stuck
 

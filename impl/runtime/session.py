@@ -61,7 +61,7 @@ BEFORE = TakenStep("")  # of a session without a step so far; never changed
 
 
 class Counter:
-    """The server's sequence numbers: one counter for all sessions. Thread-safe. (R1a)"""
+    """The server's sequence numbers: one counter for all sessions. Thread-safe."""
 
     def __init__(self, latest: int = 0) -> None:
         self.latest = latest
@@ -125,7 +125,7 @@ class Restored(NamedTuple):
 
 
 class Session:
-    """The prompts of one session that are not done, its mark, its queue and its active prompt. (R20)"""
+    """The prompts of one session that are not done, its mark, its queue and its active prompt."""
 
     def __init__(self, id: str, counter: Counter, mark: int = 0, *, protocol: Protocol = REFERENCE) -> None:
         self.id, self.counter, self.mark, self.protocol = id, counter, mark, protocol
@@ -183,9 +183,6 @@ class Session:
 
         If no row allows the action, raises `IllegalTrigger` and changes nothing. If the action itself raises, the
         session is torn and takes no more steps until it is reloaded.
-
-        (R2, R3a, R3b, R4, R5a, R6a, R7a, R8a, R8b, R9a, R9b, R9c, R10a, R10b, R10c, R10d, R11a, R11b, R12a, R12b, R12c,
-        R12d, R12e, R13a, R13b, R17a, R17b, R17c, R17d, R19a, R19c, R32c, R35c)
         """
         with self._lock:
             return self._take(action, prompt, variant, self.counter.latest if latest is None else latest)
@@ -197,11 +194,11 @@ class Session:
         return next((prompt for prompt in self.prompts.values() if prompt.run_id == key), None)
 
     def is_idle(self) -> bool:
-        """Whether every prompt is done and the session is not held. (R35a)"""
+        """Whether every prompt is done and the session is not held."""
         return not (self.prompts or self.held)
 
     def replace(self, prompt: LivePrompt, text: str) -> TakenStep:
-        """Replace the text of a prompt that has not started. (R33a)"""
+        """Replace the text of a prompt that has not started."""
         with self._lock:
             effects = self._take("replace", prompt, None, self.counter.latest)
             effects.text, effects.was = text, make_digest(prompt.text, prompt.attachments)
@@ -210,7 +207,7 @@ class Session:
 
     def in_front(self) -> LivePrompt | None:
         """The prompt that a stop reaches: the active one or, if the session is not held, the first that is still to
-        enter. (R31a)"""
+        enter."""
         return next(iter(self.active or ([] if self.held else sorted(self.accepted, key=_position))), None)
 
     def can(self, action: str, prompt: LivePrompt, variant: Variant = None) -> bool:
@@ -292,7 +289,7 @@ class Session:
             self.active.remove(prompt)
 
     def _index(self, prompt: LivePrompt) -> None:
-        """Add the prompt to the index of its state. (R5b, R6b)"""
+        """Add the prompt to the index of its state."""
         if prompt.state is State.DONE:
             del self.prompts[prompt.seq]
             return

@@ -123,7 +123,7 @@ class Turn:
             self._task.cancel()
 
     def abandon(self) -> None:
-        """Discard everything that the turn does from now on: it is neither written nor shown. (R24b)"""
+        """Discard everything that the turn does from now on: it is neither written nor shown."""
         self.abandoned = True
         self._break_off()
 
@@ -143,7 +143,7 @@ class Turn:
 
     def end(self, outcome: Outcome, error: str | None = None) -> Result:
         """End the turn: write the user's message, give the last answer its finish reason, and every tool call a result.
-        Idempotent: a second call finds the answer of the first. (R23a, R23b)"""
+        Idempotent: a second call finds the answer of the first."""
         if self._prompt.id not in self._messages:
             self._put(self._prompt)
         reason = FinishReason.CANCELED if outcome is Outcome.CANCELED else FinishReason.ERROR

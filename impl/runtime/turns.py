@@ -126,7 +126,7 @@ class Turns:
                 self.grace, lambda: self.home.spawn(self.abandon(box, run)))
 
     async def abandon(self, box: Outbox, run: Run) -> None:
-        """End a prompt whose turn does not stop. (R24a)"""
+        """End a prompt whose turn does not stop."""
         if run.turn:
             await self.home.writer.read(run.turn.look_back)
         if run.turn and self._continues(box, run):

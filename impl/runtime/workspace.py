@@ -13,7 +13,7 @@ with its sessions. Workspaces that a crash has left open are open again after th
     server.json         where the server listens, while it runs (`discovery`)
 
 The id of a workspace follows from its path. Its `log` identifies events that were written before incarnations of
-the log had names (`offsets`). (R26)
+the log had names (`offsets`).
 """
 
 import asyncio
@@ -178,7 +178,7 @@ class Workspace:
 
     def wanted(self) -> bool:
         """Whether there is a claim, or a prompt that is not done: prompts outlive their watchers. If so, schedules the
-        next check. (R26)"""
+        next check."""
         loop = asyncio.get_running_loop()
         self._claims = {client: until for client, until in self._claims.items() if until > loop.time()}
         wanted = bool(self._claims) or bool(self.runtime.unfinished())  # a stuck session does not count
@@ -242,7 +242,7 @@ class Workspace:
     async def accept(self, session_id: str, text: str, run_id: str | None,
                      attachments: Sequence[Attachment] = (), mode: Feature | None = None) -> wire.Accepted:
         """Accept a prompt. Idempotent under a run id: the same prompt again is answered with the seq that it has.
-        Raises `Refusal` if it is not accepted, and `StoreError` if that is unknown. (R22b, R22c)"""
+        Raises `Refusal` if it is not accepted, and `StoreError` if that is unknown."""
         if not self.ready:
             raise NotReady("the agent is not initialized; POST to agent/init first")
         if session_id not in self._sessions:

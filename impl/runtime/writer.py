@@ -78,8 +78,7 @@ class Writer:
     async def say(self, begun: "asyncio.Future[CommitAnswer]",
                   begin_again: "Callable[[], asyncio.Future[CommitAnswer]]", wanted: Callable[[], bool],
                   ) -> CommitAnswer | None:
-        """Wait for the answer, and retry with backoff while `wanted`. Returns None once it is no longer wanted.
-        (R25a)"""
+        """Wait for the answer, and retry with backoff while `wanted`. Returns None once it is no longer wanted."""
         answer: asyncio.Future[CommitAnswer] | None = begun
         attempt = 0
         while wanted():

@@ -148,7 +148,7 @@ register_url_convertor("name", NameConvertor())
 
 
 class Endpoint:
-    """Dispatches all calls of one path (R27a)."""
+    """Dispatches all calls of one path."""
 
     def __init__(self, site: Site, calls: Sequence[Call]) -> None:
         self._site = site
@@ -203,7 +203,7 @@ def _routes(site: Site) -> list[Route]:
 
 
 def _problem(error: Exception, call: Call) -> Response:
-    """The error response for an exception (R27b)."""
+    """The error response for an exception."""
     if isinstance(error, StoreError):
         log.error("the store failed", extra={"call": call.name, "problem": error})
         status = 500 if isinstance(error, Unconfirmed) else 503  # 500: may have taken effect; 503: had no effect
@@ -217,7 +217,7 @@ def _problem(error: Exception, call: Call) -> Response:
 
 
 def _tell_more(error: Exception) -> dict[str, Any]:
-    """The extra fields of the error for a late caller or a busy session (R33b)."""
+    """The extra fields of the error for a late caller or a busy session."""
     if isinstance(error, PromptRefusal):
         return {"code": "too_late" if isinstance(error, TooLate) else "other_version", **error.told}
     return {"code": "busy"} if isinstance(error, Busy) else {}

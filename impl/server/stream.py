@@ -47,7 +47,7 @@ HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-cont
 
 
 class Encoder:
-    """Encodes the notices of one workspace as envelopes, once for all subscribers (R29a)."""
+    """Encodes the notices of one workspace as envelopes, once for all subscribers."""
 
     def __init__(self, offsets: Offsets) -> None:
         self._offsets = offsets
@@ -56,19 +56,19 @@ class Encoder:
         self._size = 0  # bytes in `_ready`
 
     def encode_offset(self, event: int) -> bytes:
-        """The line with the id from which a client can resume (R29b)."""
+        """The line with the id from which a client can resume."""
         return f"id: {self._offsets.name(event)}\n".encode()
 
     def parse_offset(self, last_event_id: str | None, latest: int) -> int | None:
         """The event after which a client resumes; None if it sent no id. With an id of another log, the client has seen
-        nothing of this one, whose last event is `latest` (R29c)."""
+        nothing of this one, whose last event is `latest`."""
         return (self._offsets.find(last_event_id, latest) or 0) if last_event_id else None
 
     def encode_error(self, event: Event, before: int) -> bytes:
         """The notice that announces a terminal event with an error, for clients that expect such notices: a complete
         event with the preceding offset. It is derived from the terminal event only, so it is equally durable, always
         precedes it, and has its run id. A prompt without a run id gets no notice: a client would attribute a notice
-        without a run id to its own prompt in that session (R29f)."""
+        without a run id to its own prompt in that session."""
         end = event.payload
         if not (event.terminal and event.run_id and end.get("outcome") == Outcome.ERROR.value):
             return b""

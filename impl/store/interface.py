@@ -97,7 +97,7 @@ class Store(ABC):
 
         If the future raises `StoreError`, nothing is kept, not even for a restart to find, and the store remains
         usable. `Unconfirmed` is the exception: a restart may or may not find the steps. If the future is canceled, the
-        steps may or may not be kept. They are never kept in part. (R1c, R1d, R16a, R16b)
+        steps may or may not be kept. They are never kept in part.
         """
 
     async def commit(self, steps: CommitRequest) -> CommitAnswer:
@@ -136,7 +136,7 @@ class Store(ABC):
 
     @abstractmethod
     async def prompt(self, key: str | int) -> PromptRecord | None:
-        """The prompt with that run id or seq, done or not. (R22a)"""
+        """The prompt with that run id or seq, done or not."""
 
     @abstractmethod
     async def prompts(self, session_id: str, finished: int, *, before: int | None = None) -> list[PromptRecord]:
@@ -155,7 +155,7 @@ class Store(ABC):
     @abstractmethod
     async def latest_seq(self) -> int:
         """The highest seq ever given out, or 0. Marks count: a seq that a cancel has covered was given out even if its
-        prompt was never journaled, and the next prompt under it would be canceled by that cancel. (R17e)"""
+        prompt was never journaled, and the next prompt under it would be canceled by that cancel."""
 
     @abstractmethod
     async def sessions(self) -> list[SessionRecord]:
@@ -184,8 +184,7 @@ class Store(ABC):
     @abstractmethod
     async def incarnations(self) -> list[Incarnation]:
         """The incarnations of the store that have written the log, in order: one per opening. The current one starts
-        after the last event found at opening. If events that were published are missing then, it reuses their ids.
-        (R29c)"""
+        after the last event found at opening. If events that were published are missing then, it reuses their ids."""
 
     @abstractmethod
     def watch(self, listener: Callable[[int], None]) -> Callable[[], None]:

@@ -24,12 +24,11 @@ class Offsets:
         self._names = [older, *(life.name for life in lives)]
 
     def name(self, event: int) -> str:
-        """The offset of a client that has seen every event up to this one. (R29b)"""
+        """The offset of a client that has seen every event up to this one."""
         return f"{self._names[bisect_right(self._firsts, event)]}-{event}"
 
     def find(self, place: str, latest: int) -> int | None:
-        """The event id of the offset, in a log that ends with event `latest`. None if the offset is not of this log.
-        (R29c)"""
+        """The event id of the offset, in a log that ends with event `latest`. None if the offset is not of this log."""
         number = place.rpartition("-")[2]
         if not (number.isascii() and number.isdigit() and len(number) < 19):
             return None

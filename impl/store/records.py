@@ -42,7 +42,7 @@ class PromptRecord(NamedTuple):
     into: int | None = None  # once it is folded: the prompt into whose turn
 
     def was(self, text: str, attachments: Sequence[Json] = ()) -> bool:
-        """Whether it was accepted with that text and those attachments. (R22b)"""
+        """Whether it was accepted with that text and those attachments."""
         known = self.digest or self.first
         if known is None:
             return self.text == text and self.attachments == tuple(attachments)

@@ -24,8 +24,6 @@ in the order of commits and have no gap. Locks are always taken in one order: wo
 step that fails, or whose session is locked by another statement, is answered with `alone`: nothing of it is kept, it
 must be sent alone, and the others do not wait for it. Steps come in the order of their workspaces, so two such
 statements take the counters in the same order.
-
-(C1c, C1d, C2a, C2b, C3a, C3b, C3c, C4a, C4c, C8a)
 """
 
 REFUSED = "CM001"  # an operation contradicts what is stored; the detail has its index

@@ -174,7 +174,7 @@ class PostgresStore(Store):
 
     async def _try(self, steps: CommitRequest, values: Asked) -> tuple[Any, ...]:
         """The answer to the commit. Retries with backoff under its id until the answer comes or `PATIENCE` is over; an
-        unknown outcome is then never reported as a failure. (C2b, C2c)"""
+        unknown outcome is then never reported as a failure."""
         loop = asyncio.get_running_loop()
         end, attempt, doubt = loop.time() + PATIENCE, 0, False
         while True:
@@ -349,7 +349,7 @@ class PostgresStore(Store):
 
     def hear(self, latest: int) -> None:
         """Notify the listeners that the log has reached that offset, by a commit of this node or of another. Nothing
-        else publishes. (C2d)"""
+        else publishes."""
         for listener in self._listeners:
             listener(latest)
 

@@ -12,7 +12,7 @@ from tools.replaying import Asked, Difference, Subject, replay
 from cancelmark.model.actions import Variant
 from cancelmark.model.lifecycle import IllegalTrigger
 from cancelmark.model.properties import Bounds
-from cancelmark.model.protocol import FAMILY, Protocol
+from cancelmark.model.protocol import FAMILY, Feature, Protocol
 from cancelmark.model.variants.catalogue import MISTAKES, ProtocolVariant
 
 BOUNDS = Bounds(2, cancels=1, crashes=1, closes=1)
@@ -93,14 +93,23 @@ class QueueBySeq(FamilySessions):
 
 @pytest.mark.parametrize("bounds", [
     Bounds(2, requeues=1, revokes=1, stops=1),
+    Bounds(2, requeues=1, holds=1),
     Bounds(2, crashes=1, holds=1, replaces=1),
     long(Bounds(2, cancels=1, holds=1, nexts=1)),
     Bounds(2, holds=1, nexts=1),
     *([Bounds(2, cancels=1, requeues=1, crashes=1, revokes=1, stops=1, holds=1), Bounds(3, holds=1, nexts=1)]
       if DEEP else []),
 ], ids=str)
+@pytest.mark.rule("R32c")
 def test_every_edge_of_the_family_is_an_edge_of_the_runtimes_sessions(bounds: Bounds) -> None:
     assert replay(FamilySessions, bounds, FAMILY) > 1000
+
+
+@pytest.mark.rule("R35c")
+def test_every_edge_with_interrupts_is_an_edge_of_the_runtimes_sessions() -> None:
+    """With three prompts: one runs, one could be folded, and the interrupt has not entered."""
+    protocol = Protocol("interrupt", features=frozenset({Feature.INTERRUPT}))
+    assert replay(sessions_of(protocol), Bounds(3), protocol) > 1000
 
 
 @pytest.mark.parametrize(("make", "where"), [

@@ -162,6 +162,7 @@ def hammered(seed: int, make: Callable[[str, Counter], Session] = Session, count
     return Hammer([make("one", shared), make("two", shared)], seed)
 
 
+@pytest.mark.rule("R19a")
 def test_what_threads_see_of_a_session_is_a_history_of_the_protocol() -> None:
     ends: Tally[str] = Tally()
     overlaps = requeued = 0

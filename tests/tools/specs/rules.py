@@ -1,14 +1,16 @@
-"""Traceability: which parts of the model, the runtime and the tests implement each clause of the specification.
+"""Traceability: which parts of the model define each clause of the specification, and which tests check it.
 
 The clauses are those of specs/protocol.md and specs/cluster.md. The model cites clauses as data (rows, actions,
-properties, the wire) and, for other code, in docstrings. The runtime cites them in docstrings: `(R12a, R12b)` means
-that the documented code implements those clauses. A test that would fail if a clause were violated is marked
-`@pytest.mark.rule("R12a")`. Everything is read from the sources, without running a test.
+properties, the wire) and, for other code, in docstrings: `(R12a, R12b)` means that the documented code defines those
+clauses. A test that would fail if a clause were violated is marked `@pytest.mark.rule("R12a")`. Everything is read from
+the sources, without running a test.
+
+The runtime cites nothing: a citation there would only claim what a test of the runtime shows.
 """
 
 import ast
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -113,6 +115,9 @@ def _marked(name: str, marks: Iterable[ast.expr]) -> Iterator[str]:
 
 # --- the page
 
+OF_THE_RUNTIME = ("impl/", "conformance/", "support/behaviours::")  # tests that run it
+
+
 @dataclass
 class Traceability:
     """Every clause, and what cites it."""
@@ -124,7 +129,7 @@ class Traceability:
     def gaps(self) -> list[str]:
         """The missing citations, one line each."""
         return [f"{clause} is not cited in the {column}" for rule in self.rules for clause in rule.clauses
-                for column, carried in self.carriers.items() if clause not in carried]
+                for column in ("model", "tests of the runtime") if clause not in self.carriers[column]]
 
 
 def traced(root: Path) -> Traceability:
@@ -132,7 +137,10 @@ def traced(root: Path) -> Traceability:
     known = [rule for name in ("protocol.md", "cluster.md") if (page := root / "specs" / name).exists()
              for rule in rules(page.read_text(encoding="utf-8"))]
     clauses = {clause for rule in known for clause in rule.clauses}
-    columns = {"model": in_model(root), "runtime": in_docstrings(root, "impl"), "tests": in_tests(root)}
+    tests = list(in_tests(root))
+    of_the_runtime = [(clause, name) for clause, name in tests if name.startswith(OF_THE_RUNTIME)]
+    columns = {"model": in_model(root), "tests of the runtime": of_the_runtime,
+               "other tests": (cited for cited in tests if cited not in of_the_runtime)}
     found: dict[str, dict[str, list[str]]] = {column: {} for column in columns}
     unknown = []
     for column, carried in columns.items():
@@ -147,21 +155,22 @@ def traced(root: Path) -> Traceability:
 def page(trace: Traceability) -> str:
     """specs/traceability.md."""
     clauses = sum(len(rule.clauses) for rule in trace.rules)
-    tests = {test for carried in trace.carriers["tests"].values() for test in carried}
+    tests = {test for column in ("tests of the runtime", "other tests")
+             for carried in trace.carriers[column].values() for test in carried}
     return f"""# Traceability
 
-For each clause of [protocol.md](protocol.md) and [cluster.md](cluster.md), the parts of the model and the runtime that
-implement it, and the tests that would fail if it were violated: {clauses} clauses in {len(trace.rules)} rules,
-{len(tests)} tests. A test fails if a clause lacks one of the three, or if a citation names an unknown clause.
+For each clause of [protocol.md](protocol.md) and [cluster.md](cluster.md), the parts of the model that define it, and
+the tests that would fail if it were violated: {clauses} clauses in {len(trace.rules)} rules, {len(tests)} tests. A test
+fails if a clause has no part of the model or no test of the runtime, or if a citation names an unknown clause.
 
-The model cites clauses as data (rows, actions, properties, flaws, the wire) or in docstrings, the runtime in
-docstrings, and the tests with `@pytest.mark.rule`.
+The model cites clauses as data (rows, actions, properties, flaws, the wire) or in docstrings, and the tests with
+`@pytest.mark.rule`.
 
 """ + "\n".join(_section(trace, rule) for rule in trace.rules)
 
 
 def _section(trace: Traceability, rule: Rule) -> str:
-    lines = [[clause, *("<br>".join(map(_NAMED[column], carried.get(clause, []))) or "**nothing**"
+    lines = [[clause, *("<br>".join(map(str if column == "model" else _test, carried.get(clause, []))) or "–"
                         for column, carried in trace.carriers.items())] for clause in rule.clauses]
     return f"## {rule.id} {rule.title}\n\n{table(('clause', *trace.carriers), lines)}"
 
@@ -171,6 +180,3 @@ def _test(name: str) -> str:
     file, _, test = name.partition("::")
     subject = file.rpartition("/")[2].removeprefix("test_")
     return f"[{subject}](../tests/{file}.py): {test.removeprefix('test_').replace('_', ' ')}"
-
-
-_NAMED: Mapping[str, Callable[[str], str]] = {"model": str, "runtime": "`{}`".format, "tests": _test}
