@@ -10,13 +10,15 @@ those two itself (`effects_of`). One application of an action is a *step*. A ste
 interleaves with it, and none of its results is visible before the whole step is journaled (R16b, R16c, R19a, R19b,
 R25a, R25b).
 
-- **turn**: the language model's work on one prompt, from its start to its outcome.
+- **turn**: the language model's work on one prompt, from `start` to its outcome, the next requeue or a crash.
 - **seq**: the number that a prompt gets when it is accepted, from one counter shared by all sessions of the server.
-- **mark**: per session, the highest seq that a cancel has covered. It starts at 0 and only rises. A prompt is *covered*
-  if its seq is at or below the mark. A covered prompt that has not started ends canceled. A covered active prompt is
-  asked to stop; it ends canceled, or with whatever outcome it was about to produce.
+- **mark**: per session, the latest seq of the server at the session's last cancel; 0 before the first. It only rises.
+  A prompt is *covered* if its seq is at or below the mark. A covered prompt that is not active ends canceled: in the
+  queue at once, otherwise when it enters. A covered active prompt is asked to stop; it ends canceled, or with whatever
+  outcome it was about to produce.
 - **crash**: loses `memory` and the running turns. Prompts, their states and the mark are journaled and survive.
-- The server performs `enter`, `settle` and `recover` on its own, as soon as they are enabled.
+- The server performs `enter` (or `fail`, if the prompt cannot start), `settle` and `recover` on its own, sooner or
+  later. Other calls can come first.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -45,7 +47,7 @@ class Subject(Interface):
 class Port(Interface):
     """An action's view of a session during one step. Its prompts, typed `Any`, are `Subject`s."""
 
-    mark: int  # the highest seq that a cancel has covered
+    mark: int  # the latest seq at the last cancel
     down: bool  # crashed and not yet recovered; the only action that a session then allows is `recover`
     effects: list[Effect]
     memory: Any  # an immutable value for the protocol's own use, lost in a crash
@@ -160,7 +162,7 @@ def foldable(port: Port) -> list[Any]:
 
 def requeue(step: Port, arg: Argument) -> None:
     """Puts a prompt that must resume after compaction back into the queue in seq order, then starts the first queued
-    prompt."""
+    prompt: this one, if none is older."""
     step.fire(arg.subject, Trigger.REQUEUE)
     hand_off(step)
 
@@ -190,7 +192,7 @@ def hand_off(step: Port) -> None:
 
 def cancel(step: Port, arg: Argument) -> None:
     """Asks the active prompt to stop, raises the mark over every prompt accepted so far, and drops the queue."""
-    stop_active(step)  # first: it skips covered prompts, and the raised mark covers the active one
+    stop_active(step)  # before the mark rises: a prompt that is covered already was asked to stop by an earlier cancel
     step.mark = max(step.mark, arg.seq)
     clear_queue(step, arg)
 
@@ -240,7 +242,7 @@ class Actor(Enum):
 
 
 class Reach(Enum):
-    """The prompts that a call targets. On a prompt: the strongest call that targeted it before it finished."""
+    """The prompts that a call targets. The observer keeps, for each prompt, the strongest call that targeted it."""
 
     NOTHING = "nothing"
     CLEAR = "clear_queue"  # queued prompts

@@ -4,13 +4,13 @@ Rules of this file:
 
 1. Every state change of a prompt, in the model and at run time, is a row of `ROWS`. The runtime's state machine, the
    explorer's tables, the diagrams and the table in specs/protocol.md are all generated from these rows.
-2. The table is complete. If no row matches a trigger, the prompt's state and its guards, the trigger raises an error
-   and changes nothing.
+2. The table is complete. A trigger for which no row has the prompt's state and true guards raises an error and changes
+   nothing.
 3. At most one row matches. Rows with the same trigger and source have mutually exclusive guards; `compile_rows`
    rejects a table in which two rows could both apply.
 4. A guard is a predicate on a prompt. Rows only name their guards; `actions.GUARDS` implements them.
 
-    accepted ──enter──▶ active ──finish──▶ done                  the normal path (interrupt: the server restarted)
+    accepted ──enter──▶ active ──finish──▶ done                  the normal path (interrupt, at a restart: done)
         │                ▲  │
         │           start│  │requeue
         ├────enter──▶ queued ──drop, fold──▶ done                the session was busy
