@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from support.budget import effort
 from support.commands import Said, run_command
 from support.reviewing import Review, make_review
 from support.runtimes import OpenStore
@@ -27,10 +28,10 @@ pytest_plugins = ["support.tiers"]
 
 # No example fails for being slow: on a busy machine any of them is, now and then. Outside CI, Hypothesis draws new
 # examples each run, and replays the failures of earlier runs first. A failure says how to reproduce it.
-settings.register_profile("patient", settings(), deadline=None, print_blob=True)
+settings.register_profile("patient", settings(), deadline=None, print_blob=True, max_examples=effort(30, 100))
 settings.load_profile("patient")
 # In CI, too, `make test-all` draws new examples.
-settings.register_profile("fresh", derandomize=False, deadline=None, print_blob=True)
+settings.register_profile("fresh", settings(), derandomize=False)
 
 
 def pytest_configure() -> None:
