@@ -67,14 +67,15 @@ class Successors(NamedTuple):
 @contextmanager
 def gc_disabled() -> Iterator[None]:
     """Disable garbage collection. A search creates no reference cycles, and the collector would scan all its objects
-    again and again. Freezing and unfreezing at the end moves them into the oldest generation, so that they are not
-    scanned right afterwards either."""
+    again and again. After a large search, freezing and unfreezing moves them into the oldest generation, so that they
+    are not scanned right afterwards either. (A small one is not worth it: `get_freeze_count` visits all that is frozen.)
+    """
     collecting = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if not gc.get_freeze_count():
+        if gc.get_count()[0] > 100_000 and not gc.get_freeze_count():
             gc.freeze()
             gc.unfreeze()
         if collecting:
