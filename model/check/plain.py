@@ -68,7 +68,7 @@ class Successors(NamedTuple):
 def gc_disabled() -> Iterator[None]:
     """Disable garbage collection. A search creates no reference cycles, and the collector would scan all its objects
     again and again. After a large search, freezing and unfreezing moves them into the oldest generation, so that they
-    are not scanned right afterwards either. (A small one is not worth it: `get_freeze_count` visits all that is frozen.)
+    are not scanned right afterwards either. A small one is not worth it: `get_freeze_count` visits all that is frozen.
     """
     collecting = gc.isenabled()
     gc.disable()
