@@ -4,7 +4,8 @@ import ast
 import io
 import re
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -76,7 +77,14 @@ def written(page: str) -> Iterator[tuple[int, str]]:
             yield number, re.sub(r"`[^`]*`|\]\([^)]*\)", "", line)
 
 
-def find(habit: Habit, texts: Iterator[tuple[int, str]]) -> list[tuple[int, str]]:
+@cache
+def read(path: Path) -> list[tuple[int, str]]:
+    """What a source or page says, read once for all habits."""
+    text = path.read_text(encoding="utf-8")
+    return list(spoken(text) if path.suffix == ".py" else written(text))
+
+
+def find(habit: Habit, texts: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
     pattern = re.compile(rf"(?<![\w-])(?:{habit.words})(?![\w-])", re.IGNORECASE)
     return [(number, found[0].lower()) for number, text in texts for found in pattern.finditer(text)]
 
@@ -85,8 +93,8 @@ def find(habit: Habit, texts: Iterator[tuple[int, str]]) -> list[tuple[int, str]
 def test_sources_and_pages_use_the_words_of_the_trade(habit: Habit) -> None:
     found = {}
     for path in [*SOURCES, *PAGES]:
-        text, name = path.read_text(encoding="utf-8"), path.relative_to(ROOT).as_posix()
-        for number, words in find(habit, spoken(text) if path.suffix == ".py" else written(text)):
+        name = path.relative_to(ROOT).as_posix()
+        for number, words in find(habit, read(path)):
             if (name, words) not in KEPT:
                 found[f"{name}:{number}"] = words
     assert not found, f"{habit.why}; write: {habit.write}"
@@ -94,7 +102,7 @@ def test_sources_and_pages_use_the_words_of_the_trade(habit: Habit) -> None:
 
 def test_what_is_kept_is_still_there() -> None:
     there = {(name, words) for name, _ in KEPT for habit in HABITS
-             for _, words in find(habit, spoken((ROOT / name).read_text(encoding="utf-8")))}
+             for _, words in find(habit, read(ROOT / name))}
     assert set(KEPT) <= there
 
 
