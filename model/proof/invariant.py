@@ -148,7 +148,7 @@ INVARIANT: tuple[StateClaim, ...] = (
             z3.Implies(v.state(p) != ABSENT, v.heard(p) <= v.latest),
             z3.Implies(z3.And(v.live(p), v.live(q), v.home(p) == v.home(q), v.urgent(q), v.state(q) == ACCEPTED,
                               v.reach(q) == NOTHING), v.heard(p) < v.seq(q))))),
-    StateClaim("unused-is-unset", "The state of a feature that the protocol does not have keeps its initial value.",
+    StateClaim("unused-is-unset", "State of an optional call that the protocol does not have keeps its initial value.",
                lambda u, v: z3.And(u.every_session(lambda s: z3.Implies(v.held(s), FEATURES.hold)),
                                    u.every_prompt(lambda p: z3.Implies(v.state(p) != ABSENT, _unset(v, p))))),
 )

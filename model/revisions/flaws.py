@@ -335,7 +335,7 @@ FLAWS: Sequence[Flaw] = (
 
     # --- Attribution and delivery of terminal events
     Flaw(
-        "event-waits-for-chain", "A terminal event waits until every turn queued behind it has ended.",
+        "event-waits-for-chain", "A prompt's terminal event waits until all prompts queued behind it have run.",
         "prompt-terminal", ("r4",),
         _keys(_TWO + "A end_turn; B active; B end_turn; A published"),
         "A's turn succeeds while B is queued behind it. A's event is buffered by the call that posted A, and that call "

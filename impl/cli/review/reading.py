@@ -26,7 +26,7 @@ GLOSSARY = {
     "session": "One conversation. Several clients may use the same session.",
     "turn": "The work on the active prompt: calls of the language model and of tools, until the final answer.",
     "accept": "The server assigns a seq to a prompt and acknowledges it. The prompt has not entered yet.",
-    "enter": "An accepted prompt becomes active, queued, or canceled on entry.",
+    "enter": "An accepted prompt enters its session: it becomes active, queued, or canceled on entry.",
     "seq": "The number of a prompt in the order of acceptance: A is 1, B is 2, and so on.",
     "mark": "A number that a session stores: the highest seq that a cancel covers. The mark only rises.",
     "covered": "A cancel applies to the prompt: its seq is at or below the mark.",
@@ -60,7 +60,7 @@ CHECKING = {
 }
 FAMILY = {
     "family": "The reference protocol plus optional calls.",
-    "front": "The head of the queue.",
+    "front": "The head of the queue. For a stop, the active prompt comes first.",
     "interrupt (the call)": "A prompt that stops the running turn. Not the interrupt that a crash causes.",
 }
 SEVERAL = {
@@ -229,8 +229,8 @@ ARGUMENT = (
     "Checking the mark and becoming active is one atomic step, so no cancel can intervene.",
 )
 ASKED = {"Why every prompt has a seq", "Why the seq is given at acceptance, and not at entry",
-         "Why the mark is asked before the busy question", "Why a stopping turn folds nothing",
-         "Why what was active is not run again after a crash"}  # the specification has more
+         "Why entry asks for the mark before it asks whether the session is busy", "Why a stopping turn folds nothing",
+         "Why an active prompt is not run again after a crash"}  # the specification has more
 SHOWN = {"flag": "no-lost-cancel", "counter": "no-poisoning", "list": "no-lost-cancel"}  # the clearest counterexample
 LESSONS = {
     "flag": "A flag records that a cancel arrived, but not which prompts it targets. The first prompt to enter "

@@ -39,8 +39,8 @@ def verdict(found: Findings) -> str:
     items = "".join(f"<div><dt>{name}</dt><dd>{escape(figure)}</dd></div>" for figure, name in figures.items())
     reach = ('<a href="#holds">Within bounds</a>, every order of events was explored. All properties except delivery '
              'are also <a href="#checked-by-others">proved</a> for any number of prompts. Delivery (each client '
-             f"receives each event once) was model-checked over {found.delivered[LOGGED.name].searched} states. After "
-             "callers stop and turns finish, every prompt reaches a terminal state.")
+             f"receives each event once) was model-checked over {found.delivered[LOGGED.name].searched} states. Once "
+             "clients make no more calls and every turn ends, every prompt is done.")
     return (f'<div class="verdict holds"><p><strong>All properties hold.</strong></p><dl>{items}</dl></div>'
             f'<p class="note">{reach}</p>')
 
@@ -87,8 +87,8 @@ def properties(found: Findings) -> str:
         body += "</tbody>"
     widest = found.checked[CHECKED[0]]
     happen = f"{widest.possible - len(widest.unmet)} of the" if widest.unmet else "All"
-    reach = (f"{happen} {widest.possible} transitions, outcomes and actions are reached in the largest search, so no "
-             "property holds vacuously. Each check can fail: every property is violated by at least one change in the "
+    reach = (f"{happen} {widest.possible} transitions, outcomes and actions are reached in the largest search. "
+             "Each check can fail: every property is violated by at least one change in the "
              'section <a href="#whatif">What if …</a>, and delivery by <a href="#history">r0–r4</a>.')
     traces = "".join(
         f'<details open><summary>{id} is violated within {bounds_text(c.bounds)}</summary><pre tabindex="0">'
@@ -153,7 +153,7 @@ STORY = (
     "prompts|in process]] (e.g. of sub-agents) had none, and a [[requeued|requeue]] turn lost its own. Also, "
     "[[handoff]] and [[clear_queue]] were not atomic, so other calls could interleave.",
     "r4 never starts the prompts that are queued when a turn fails, lets clear_queue end a prompt that then runs, and "
-    "publishes the terminal event of a prompt only after all turns that were queued behind it.",
+    "publishes a prompt's terminal event only after all prompts queued behind it have run.",
     "The reference adds a seq on every prompt, atomic actions, and an atomic write of the terminal event when a prompt "
     "finishes.",
 )
