@@ -177,7 +177,8 @@ def _run(suite: Suite, name: str, mutant: Mutant | None, notes: Path, output: Pa
             sys.meta_path.insert(0, Planted(name, mutant.code()))  # type: ignore[arg-type]
         status = int(pytest.main(
             [*map(str, suite.files), "-x", "-q", "--no-header", "-p", "no:cacheprovider",
-             "-p", "no:unraisableexception", *(["-m", FAST] if suite.tier == "fast" else [])], plugins=[Notes(suite, notes)]))
+             "-p", "no:unraisableexception", *(["-m", FAST] if suite.tier == "fast" else [])],
+            plugins=[Notes(suite, notes)]))
     except BaseException:
         traceback.print_exc()
     finally:

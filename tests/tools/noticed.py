@@ -55,6 +55,7 @@ JUDGES: Mapping[str, str] = {
     "test_the_machine_catches": "bug",
     "test_a_broker_with_a_bug_is_caught": "bug",
     "test_the_random_test_finds_a_broker_that_loses_ends": "flawed",
+    "test_a_stream_that_loses_ends_is_found": "bug",
     "test_a_wrong_implementation_is_found": "make",
     "test_a_wrong_implementation_of_the_family_is_found": "make",
     "test_threads_find_a_lock_that_is_not_held": "make",
@@ -215,7 +216,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], align: str) -> str
 def summary_table(kinds: Mapping[str, Sequence[Row]]) -> str:
     """How many of each kind are noticed by which tier, and how soon by the fast one."""
     lines = []
-    for kind, rows in {**kinds, "all": [row for rows in kinds.values() for row in rows]}.items():
+    for kind, rows in [*kinds.items(), ("all", [row for each in kinds.values() for row in each])]:
         tally = Counter(outcome for _, outcome, _, _ in rows)
         measured = len(rows) - tally[OUTCOMES[3]]
         seconds = [float(s) for _, outcome, _, s in rows if outcome == OUTCOMES[0] and s != "–"]

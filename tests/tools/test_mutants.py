@@ -66,8 +66,8 @@ def judge_tiny(
 ) -> dict[str, list[str]]:
     (directory / "tiny.py").write_text(module)
     (directory / "test_tiny.py").write_text(tests)
-    done = subprocess.run([sys.executable, "-c", RUN, *tiers], cwd=directory, capture_output=True, text=True, check=False,
-                          env={"PYTHONPATH": f"{ROOT / 'tests'}:{directory}"}, timeout=300)
+    done = subprocess.run([sys.executable, "-c", RUN, *tiers], cwd=directory, capture_output=True, text=True,
+                          check=False, env={"PYTHONPATH": f"{ROOT / 'tests'}:{directory}"}, timeout=300)
     assert (directory / "tiny.py").read_text() == module, "no file is touched"
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
