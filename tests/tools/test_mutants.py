@@ -49,8 +49,9 @@ from tools.mutating import Source
 
 mutants.LOADED, mutants.LEAST = (), 1
 source = Source("tiny", Path("tiny.py"))
-found = mutants.campaign(source, "tiny", [[Path("test_tiny.py")]], {})
-print(json.dumps({f"{mutant.number}: {mutant.key.change}": verdict for mutant, verdict in found}))
+suites = [mutants.Suite([Path("test_tiny.py")], tier=tier) for tier in sys.argv[1:]]
+found = mutants.campaign(source.mutants, "tiny", suites, {})
+print(json.dumps({f"{mutant.number}: {mutant.key.change}": verdict[:-1] for mutant, verdict in found}))
 '''
 
 
@@ -60,11 +61,13 @@ def changes(source: str, directory: Path) -> list[str]:
     return [mutant.key.change for mutant in Source("changed", path).mutants if mutant.code()]
 
 
-def judge_tiny(tests: str, directory: Path, module: str = MODULE) -> dict[str, list[str]]:
+def judge_tiny(
+    tests: str, directory: Path, module: str = MODULE, tiers: tuple[str, ...] = ("all",),
+) -> dict[str, list[str]]:
     (directory / "tiny.py").write_text(module)
     (directory / "test_tiny.py").write_text(tests)
-    done = subprocess.run([sys.executable, "-c", RUN], cwd=directory, capture_output=True, text=True, check=False,
-                          env={"PYTHONPATH": f"{ROOT / 'tests'}:{directory}"}, timeout=300)
+    done = subprocess.run([sys.executable, "-c", RUN, *tiers], cwd=directory, capture_output=True, text=True,
+                          check=False, env={"PYTHONPATH": f"{ROOT / 'tests'}:{directory}"}, timeout=300)
     assert (directory / "tiny.py").read_text() == module, "no file is touched"
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -72,19 +75,28 @@ def judge_tiny(tests: str, directory: Path, module: str = MODULE) -> dict[str, l
 
 def test_a_weak_test_leaves_a_mutant_alive_and_a_strong_one_does_not(tmp_path: Path) -> None:
     weak, strong = judge_tiny(WEAK, tmp_path), judge_tiny(STRONG, tmp_path)
-    killed = ["killed", "test_tiny.py::test_one_that_is_covered"]
-    assert weak == {"6: return None": killed, "6: <= → <": ["survived", ""], "6: <= → >": killed}
-    assert strong["6: <= → <"] == ["killed", "test_tiny.py::test_the_others"]
-    assert {verdict for verdict, _ in strong.values()} == {"killed"}  # by whichever test comes first
+    killed = ["killed", "test_tiny.py::test_one_that_is_covered", "all"]
+    assert weak == {"6: return None": killed, "6: <= → <": ["survived", "", ""], "6: <= → >": killed}
+    assert strong["6: <= → <"] == ["killed", "test_tiny.py::test_the_others", "all"]
+    assert {verdict for verdict, *_ in strong.values()} == {"killed"}  # by whichever test comes first
+
+
+def test_a_mutant_that_only_a_long_test_notices_is_not_noticed_by_the_fast_tier(tmp_path: Path) -> None:
+    tests = STRONG.replace("def test_the_others", "@pytest.mark.long\ndef test_the_others").replace(
+        "from tiny", "import pytest\nfrom tiny")
+    verdicts = judge_tiny(tests, tmp_path, tiers=("fast", "all"))
+    assert verdicts["6: <= → >"][2] == "fast"
+    assert verdicts["6: <= → <"] == ["killed", "test_tiny.py::test_the_others", "all"]
+    assert judge_tiny(tests, tmp_path, tiers=("fast",))["6: <= → <"] == ["survived", "", ""]
 
 
 def test_a_mutant_that_never_ends_hangs(tmp_path: Path) -> None:
     module = "def countdown(n):\n    while n > 0:\n        n -= 1\n    return n\n"
     tests = "import tiny\ndef test_it():\n    assert tiny.countdown(3) == 0\n"
     verdicts = judge_tiny(tests, tmp_path, module)
-    assert [change for change, (verdict, _) in verdicts.items() if verdict == "hung"] == [
+    assert [change for change, (verdict, *_) in verdicts.items() if verdict == "hung"] == [
         "3: without n -= 1", "3: 1 → 0"]
-    assert verdicts["2: > → >="] == ["killed", "test_tiny.py::test_it"]
+    assert verdicts["2: > → >="] == ["killed", "test_tiny.py::test_it", "all"]
 
 
 def test_a_suite_that_fails_by_itself_judges_nobody(tmp_path: Path) -> None:
