@@ -113,9 +113,9 @@ def test_every_link_of_the_navigation_is_named_like_the_heading_that_it_leads_to
 
 def test_the_page_qualifies_what_it_says_first(review: Review) -> None:
     hero = re.sub(r"<[^>]+>", "", review.html.partition('<section class="hero"')[2].partition("</section>")[0])
-    for words in ("joins the running turn, and finishes with it", "Within bounds", "All properties except delivery",
+    for words in ("joins the running turn and finishes with it", "Within bounds", "All properties except delivery",
                   "was model-checked over 45 states",
-                  "After callers stop and turns finish", "merged into a Go agent server"):
+                  "Once clients make no more calls and every turn ends", "merged into a Go agent server"):
         assert words in hero
 
 
