@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 from uuid import UUID
+from weakref import proxy
 
 import psycopg
 from psycopg_pool import PoolClosed
@@ -56,7 +57,8 @@ class SimulatedServer:
         self.seq = 0  # the latest that its sequence has given out
         self.listeners: list[asyncio.Queue[str]] = []
         self.hears: Callable[[], bool] = lambda: True  # whether a wake-up arrives
-        self.db = connect(self.clock, self.notify)
+        me = proxy(self)  # a cycle through SQLite is hidden from the garbage collector
+        self.db = connect(lambda: me.clock(), lambda payload: me.notify(payload))
         self.db.executescript(translate_tables(TABLES))
 
     def clock(self) -> float:
