@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support import small_agent
+from support.budget import long
 from support.small_agent import FLAWS
 
 from cancelmark.conformance.adapter import Declined, Ended
@@ -35,8 +36,9 @@ def adapter(flaw: str, mode: str) -> type[AcpAdapter]:
     return kind
 
 
-def play(flaw: str, mode: str, *scripts: str) -> Report:
+def play(flaw: str, mode: str, *scripts: str, patience: float = 1.0) -> Report:
     kind = adapter(flaw, mode)
+    kind.patience = patience
     return judge(kind, fake=kind.make_model, scripts=scripts, times=1)
 
 
@@ -54,6 +56,7 @@ def test_a_good_agent_conforms(mode: str) -> None:
 
 
 @pytest.mark.real
+@pytest.mark.smoke
 @pytest.mark.parametrize(("flaw", "mode", "script", "guarantee"), [
     ("loses-early-cancel", "polite", "accept A, cancel", "no-lost-cancel"),
     ("error-for-cancelled", "polite", "accept A; cancel", "attribution"),
@@ -66,12 +69,12 @@ def test_a_good_agent_conforms(mode: str) -> None:
     ("leaves-open", "free", "accept A; cancel; accept B", "single-active"),
     ("answers-twice", "polite", "accept A; release", "one-terminal"),
     ("dies", "polite", "accept A; cancel", "progress"),
-    ("swallows-second", "free", "accept A; accept B; release", "all-done"),
+    long("swallows-second", "free", "accept A; accept B; release", "all-done"),
     ("interrupts", "free", "accept A; accept B", "no-poisoning"),
     ("withholds", "free", "accept A; accept B; release", "prompt-terminal"),
 ])
 def test_a_bad_agent_is_caught(flaw: str, mode: str, script: str, guarantee: str) -> None:
-    report = play(flaw, mode, script)
+    report = play(flaw, mode, script, patience=0.3)
     assert guarantee in report.broken, report
     story = report.verdict(guarantee).story
     assert "protocol text: " in story

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from support.budget import long
 from support.small_server import FLAWS, small_server
 
 from cancelmark.conformance.adapter import Adapter, Ended
@@ -24,7 +25,7 @@ SHORT = replace(PROFILES["quick"], histories=20, repeats=1, races=2, shrinks=0, 
 WIRES = ("enqueue", "reject", "interrupt", "stream", "a2a")
 
 
-def adapter_of(url: str, wire: str) -> type[Adapter]:
+def adapter_of(url: str, wire: str, patience: float = 1.0) -> type[Adapter]:
     if wire == "a2a":
         agent = a2a_adapter(f"{url}/rpc", "1.0")
         agent.naming = 0.5
@@ -32,14 +33,17 @@ def adapter_of(url: str, wire: str) -> type[Adapter]:
     else:
         ends = "stream" if wire == "stream" else "join"
         kind = langgraph_adapter(url, "agent", "enqueue" if wire == "stream" else wire, ends)
-    kind.patience = 1.0
+    kind.patience = patience
     return kind
 
 
-def play(wire: str, flaw: str, *scripts: str, profile: Profile | str = "quick") -> Report:
+def play(
+    wire: str, flaw: str, *scripts: str, profile: Profile | str = "quick", patience: float = 1.0,
+) -> Report:
     port = free_port()
     with small_server(f"http://127.0.0.1:{port}/v1", flaw) as url:
-        return judge(adapter_of(url, wire), llm_port=port, scripts=scripts or None, times=1, profile=profile)
+        return judge(
+            adapter_of(url, wire, patience), llm_port=port, scripts=scripts or None, times=1, profile=profile)
 
 
 @pytest.mark.parametrize("wire", WIRES)
@@ -49,6 +53,7 @@ def test_a_good_server_conforms(wire: str) -> None:
     assert set(report.kept) >= {"no-lost-cancel", "cancel-stops", "attribution", "some-terminal", "one-terminal"}
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(("wire", "flaw", "script", "guarantee"), [
     ("enqueue", "loses-early-cancel", "accept A, cancel", "no-lost-cancel"),
     ("enqueue", "error-for-canceled", "accept A; cancel", "attribution"),
@@ -57,14 +62,14 @@ def test_a_good_server_conforms(wire: str) -> None:
     ("enqueue", "revokes-all", "accept A; accept B; revoke A; release", "revoke-exact"),
     ("reject", "only-enqueues", "accept A; accept B", "reject"),
     ("interrupt", "only-enqueues", "accept A; accept B", "send-now"),
-    ("stream", "hides-waiting", "accept A; accept B; cancel", "some-terminal"),
+    long("stream", "hides-waiting", "accept A; accept B; cancel", "some-terminal"),
     ("a2a", "loses-early-cancel", "accept A; accept B; cancel", "no-lost-cancel"),
     ("a2a", "error-for-canceled", "accept A; cancel", "attribution"),
     ("a2a", "says-completed", "accept A; cancel", "one-terminal"),
-    ("a2a", "late-id", "accept A; accept B; cancel", "no-lost-cancel"),
+    long("a2a", "late-id", "accept A; accept B; cancel", "no-lost-cancel"),
 ])
 def test_a_bad_server_is_caught(wire: str, flaw: str, script: str, guarantee: str) -> None:
-    report = play(wire, flaw, script)
+    report = play(wire, flaw, script, patience=0.3)
     assert guarantee in report.broken, report
     assert "protocol text: " in report.verdict(guarantee).story
 

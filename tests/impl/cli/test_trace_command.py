@@ -305,11 +305,13 @@ def weight(root: object) -> int:
     return sum(map(sys.getsizeof, seen.values()))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("style", "count"), [("complete", 1500), ("observed", 700)])
 def test_memory_does_not_grow_with_the_lines(style: str, count: int) -> None:
     assert peak(style, 10 * count) < 2 * peak(style, count)
 
 
+@pytest.mark.long
 def test_a_leak_would_be_noticed() -> None:
     assert peak("complete", 10_000, leak=True) > 2 * peak("complete", 1000, leak=True)
 
