@@ -77,7 +77,7 @@ SMALL_PROFILES = [p for p in PROFILES if p.bounds.total < 4 and p.bounds not in 
 
 
 @pytest.mark.parametrize("profile", PROFILES if DEEP else SMALL_PROFILES, ids=lambda p: p.why)
-@pytest.mark.parametrize("revision", [REVISIONS[0], *map(long, REVISIONS[1:-1]), REVISIONS[-1]], ids=lambda r: r.name)
+@pytest.mark.parametrize("revision", [*map(long, REVISIONS[:-1]), REVISIONS[-1]], ids=lambda r: r.name)
 def test_both_engines_agree_on_revisions(revision, profile) -> None:  # type: ignore[no-untyped-def]
     same(replace(revision, accepts=profile.accepts), profile.bounds)
 

@@ -143,6 +143,7 @@ def find_unnoticed(claims: Sequence[Claim], bugs: Sequence[ProofBug], exactly: b
 
 @pytest.mark.parametrize(("claims", "exactly"), [([*STEPS, *GUARANTEED], False), long(STEPS, True)],
                          ids=["all", "exactly"])
+@pytest.mark.long
 def test_no_conjunct_can_be_left_out_unnoticed(claims: Sequence[Claim], exactly: bool) -> None:
     assert find_unnoticed(claims, ALL_BUGS, exactly) == set()
 

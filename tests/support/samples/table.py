@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from support.budget import effort
+
 from cancelmark.conformance.adapter import Adapter
 from cancelmark.conformance.judging.guarantees import OF_THE_FAMILY
 from cancelmark.conformance.kit import judge
@@ -18,7 +20,8 @@ from . import seeded_clients as several
 from . import seeded_outside as outside
 from .family import claiming
 
-FEW = Profile("seeded", histories=0, schedules=4, inside=60, repeats=1, shrinks=30, seconds=0)
+FEW = Profile(
+    "seeded", histories=0, schedules=effort(2, 4), inside=effort(25, 60), repeats=1, shrinks=effort(0, 30), seconds=0)
 RACES = Profile("races", histories=0, schedules=0, inside=0, repeats=1, shrinks=0, seconds=0, limit=10, races=40)
 SHORT = Profile("cut short", histories=200, schedules=0, inside=0, repeats=20, shrinks=0, seconds=0, again=0, limit=0)
 FEW_SCHEDULES = Profile("schedules", histories=0, schedules=8, inside=0, repeats=1, shrinks=0, seconds=0)
