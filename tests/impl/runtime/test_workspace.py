@@ -84,6 +84,10 @@ async def test_copies_of_a_prompt_get_the_same_answer_however_close_they_come(
         answers = await asyncio.gather(*(send(session, apart, n * apart) for n in range(3)), return_exceptions=True)
         assert len({repr(answer) for answer in answers}) == 1, (apart, answers)
         assert isinstance(answers[0], Busy) == (busy and mode is Feature.REJECT)
+        if busy and mode is None:  # also if it was edited since
+            for text in ("edited", "edited twice", "edited three times"):
+                await workspace.runtime.replace(session, f"run-{apart}", text)
+                assert await send(session, apart, 0) == answers[0]
     for gate in gates:
         gate.open()
     await workspaces.close()
