@@ -261,8 +261,6 @@ class Workspace:
                 self._accepting[session_id] -= 1
         except (RunIdInUse, Closing, Full, Stuck, Busy, StoreError) as refusal:
             # A caller that retries an accepted prompt must still get its seq.
-            if isinstance(refusal, Busy) and run_id is not None:
-                await self.runtime.store.write(())  # the same prompt may be on its way to the journal
             try:
                 known = await self.runtime.store.prompt(run_id) if run_id is not None else None
             except StoreError as error:  # it may have been accepted before, which a refusal would deny

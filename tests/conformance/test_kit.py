@@ -732,6 +732,13 @@ def test_a_judgement_that_stopped_never_says_that_all_is_well() -> None:
         assert (report.decision, report.ok) == (Decision.UNKNOWN, False), str(report)
 
 
+@pytest.mark.parametrize("stopped", ["", "the judgement stopped"])
+def test_a_judgement_that_stopped_has_not_tested_progress(stopped: str) -> None:
+    enough = kit.Judge(Sound, FEW, None, None, lambda *_: None, 0, shown=dict.fromkeys(GUARANTEES, 10**6))
+    untested = [v.guarantee for v in enough.verdicts(stopped) if v.status is Status.NOT_TESTED]
+    assert untested == ["progress"] * bool(stopped)
+
+
 def test_nobody_is_judged_who_was_never_there() -> None:
     Dies.alive = False
     with pytest.raises(AdapterError, match="Dies: the server accepted no prompt: ConnectionRefusedError"):

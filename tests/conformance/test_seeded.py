@@ -1,11 +1,17 @@
 """The judge judged: of each seeded server the kit says exactly what is written beside it."""
 
+from itertools import product
+from math import inf
+
 import pytest
 from support.budget import long
 from support.samples import seeded, seeded_clients, seeded_outside
 from support.samples.table import FEW_SCHEDULES, SEEDED, Seeded
 
 from cancelmark.conformance import judge, kit
+from cancelmark.conformance.judging.guarantees import judge_history
+from cancelmark.conformance.judging.history import CANCELS_ONE, ENDING, ClientCall, History, Track
+from cancelmark.conformance.judging.judgement import STOPS
 from cancelmark.conformance.report import Decision, Status
 
 # What the kit was once wrong about, or did not look at. Each needs a guilty server and an innocent one.
@@ -84,6 +90,20 @@ def test_a_bug_is_blamed_inside_and_outside(kind: type[seeded.Sound], where: str
         kind = type(kind.__name__, (kind, seeded_outside.OnSockets), {"claims": kind.claims, "patience": 0.5})
     report = judge(kind, scripts=[text], times=1)
     assert report.broken == [guarantee], str(report)
+
+
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("call", [None, *ENDING, "hold", "next"])
+def test_turns_overlap_outside_unless_a_call_may_have_ended_the_first(call: str | None, exact: bool) -> None:
+    """The language model of a server outside learns late that a turn is over."""
+    first = Track("A", "a", 0, True, 1, accepted=2, starts=[(3, 2)])
+    second = Track("B", "b", 0, True, 6, accepted=7, starts=[(8, 7)])
+    for begin, end, session in product((4, 9), (5, inf), (0, 1, None)):
+        calls = [ClientCall(call, session, begin, max(begin, end))] if call else []
+        history = History(True, exact, [first, second], calls)
+        judge_history(history)
+        excused = not exact and call in (*STOPS, "delete", *CANCELS_ONE) and begin < 8 and session != 1
+        assert ("single-active" in history.broken) != excused
 
 
 def test_what_is_taken_in_after_a_clear_was_not_dropped_from_the_queue() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import sqlite3
 from contextlib import closing
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from support.runtimes import World, until, world
 from support.stores import Meddled
 
 from cancelmark.impl.models.scripted import Stubborn, Wait, say
-from cancelmark.impl.runtime import Closing, Handle, Moved, RunIdInUse, Stuck
+from cancelmark.impl.runtime import Closing, Handle, Moved, RunIdInUse, Stuck, writer
 from cancelmark.impl.runtime.intents import Cancel, ClearQueue, Hold
 from cancelmark.impl.runtime.session import LivePrompt, Session
 from cancelmark.impl.store import (
@@ -25,6 +26,7 @@ from cancelmark.impl.store import (
     Operation,
     PutMessage,
     SqliteStore,
+    Unconfirmed,
 )
 from cancelmark.model.family import Feature
 from cancelmark.model.lifecycle import Outcome, Trigger
@@ -91,6 +93,52 @@ async def test_prompts_that_are_accepted_together_end_whatever_seqs_the_store_gi
         store.gate.set()
         for handle in await asyncio.gather(*accepting):
             assert (await handle).outcome is Outcome.END_TURN
+
+
+class Faulty(Numbering):
+    """Answers the next commits as told: busy, or doubtful, whether it was kept or not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers: list[str] = []
+        self.known: dict[str, CommitAnswer] = {}  # by the commit's id, under which a repetition is idempotent
+
+    async def commit(self, steps: CommitRequest) -> CommitAnswer:
+        how = self.answers.pop(0) if self.answers and self.gate.is_set() else "ok"
+        if how == "busy":
+            raise NoRoom("here", "it is full", "wait")
+        if how != "lost" and (not steps.id or steps.id not in self.known):
+            self.known[steps.id] = await super().commit(steps)
+        if how != "ok":
+            raise Unconfirmed("here", "no answer", "retry")
+        return self.known[steps.id]
+
+
+@pytest.mark.parametrize("answers", [
+    answers for n in range(4) for answers in product(("busy", "lost", "kept"), repeat=n)], ids="-".join)
+@pytest.mark.rule("R1d")
+async def test_a_step_that_was_doubtful_once_is_never_told_as_refused(
+    answers: tuple[str, ...], monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A cancel and the acceptance behind it are one commit, which the store answers in these ways before it is well."""
+    monkeypatch.setattr(writer, "PATIENCE", (0.0,))
+    store = Faulty()
+    async with world(store) as w:
+        await behind_a_cancel(w, store)
+        canceling = w.runtime.boxes["s"].submit(Cancel())
+        accepting = asyncio.ensure_future(w.accept("b", "run-b"))
+        await asyncio.sleep(0)
+        store.answers = [*answers]
+        store.gate.set()
+        await canceling
+        (told,) = await asyncio.gather(accepting, return_exceptions=True)
+        await until(lambda: not w.runtime.is_busy())
+        kept = await store.prompt("run-b")
+        if kept is None:
+            assert isinstance(told, NoRoom | Unconfirmed)
+        else:
+            assert isinstance(told, Handle | Unconfirmed)
+            assert kept.outcome is Outcome.END_TURN, "the cancel came before it"
 
 
 @pytest.mark.rule("R22a")

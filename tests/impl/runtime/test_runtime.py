@@ -14,6 +14,7 @@ from support.runtimes import OpenStore, World, calls, fails, tool, until, world
 from support.servers import PATIENCE
 from support.stores import Meddled, at_once, unfinished
 
+from cancelmark.conformance.schedule import explore_schedules
 from cancelmark.impl.models import (
     ChatMessage,
     Delta,
@@ -554,6 +555,27 @@ async def test_a_stubborn_turn_is_abandoned_and_its_late_output_goes_nowhere(ope
         assert w.ends() == [("run-a", "canceled"), ("run-b", "end_turn")]
         assert "error" not in w.end("run-a")
         assert (used, w.model.calls) == ([], 2)
+
+
+@pytest.mark.parametrize("every", [1, 4, 9])
+@pytest.mark.rule("R24a")
+def test_a_stubborn_turn_has_one_grace_period_whatever_comes_meanwhile(every: int) -> None:
+    async def main() -> None:
+        async with world(MemoryStore(), grace=10) as w:
+            w.plays("a", STUBBORN)
+            a = await w.accept("a", "run-a")
+            await w.model.gate("a").reached()
+            now = asyncio.get_running_loop().time  # virtual
+            begin = now()
+            while a.result is None:
+                await w.runtime.cancel("s")
+                await w.accept(f"at {now()}")
+                w.runtime.boxes["s"].reconcile_all()  # as after a write of another server
+                assert now() - begin <= 10 + every
+                await asyncio.sleep(every)
+
+    for schedule in explore_schedules(main, preemptions=0):
+        schedule.result()
 
 
 async def test_the_turn_after_an_abandoned_one_ends_its_own_message() -> None:

@@ -6,10 +6,14 @@ from pathlib import Path
 
 import pytest
 from support.scenes import Scenes
+from support.stores import Meddled
 
 from cancelmark.conformance.schedule import explore_schedules
 from cancelmark.impl.models.scripted import ScriptedModel
-from cancelmark.impl.runtime.workspace import Full, Unknown, Workspace, Workspaces
+from cancelmark.impl.runtime import workspace as workspace_module
+from cancelmark.impl.runtime.workspace import Busy, Full, Unknown, Workspace, Workspaces
+from cancelmark.impl.store import CommitAnswer, CommitRequest, MemoryStore
+from cancelmark.model.family import Feature
 
 GRACE = 300.0  # seconds of a time that costs nothing
 
@@ -43,6 +47,49 @@ async def test_a_session_has_no_more_prompts_than_its_limit_however_many_come_at
     while workspace.runtime.is_busy():
         await asyncio.sleep(0.001)
     assert await come_all_at_once([workspace.accept(busy, "later", None)]) == (1, 0)  # there is room again
+    await workspaces.close()
+
+
+class SlowStore(Meddled, MemoryStore):
+    async def commit(self, steps: CommitRequest) -> CommitAnswer:
+        for _ in range(20):
+            await asyncio.sleep(0)
+        return await super().commit(steps)
+
+
+@pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
+@pytest.mark.parametrize("mode", [None, Feature.REJECT, Feature.INTERRUPT])
+@pytest.mark.parametrize("store", ["memory", "slow", "file"])
+@pytest.mark.rule("R22b", "R35a")
+async def test_copies_of_a_prompt_get_the_same_answer_however_close_they_come(
+    store: str, mode: Feature | None, busy: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if store == "slow":
+        monkeypatch.setattr(workspace_module, "MemoryStore", SlowStore)
+    scenes = Scenes()
+    gates = [scenes.holds("a"), *(scenes.holds(f"{apart}") for apart in range(12))]
+    workspaces = Workspaces(scenes.model, tmp_path / "data" if store == "file" else None)
+    workspace = await workspaces.open(str(tmp_path))
+    await workspaces.ready(workspace)
+
+    async def send(session: str, apart: int, after: int) -> object:
+        for _ in range(after):
+            await asyncio.sleep(0)
+        return await workspace.accept(session, f"{apart}", f"run-{apart}", (), mode)
+
+    for apart in range(12):
+        session = (await workspace.create_session("")).id
+        if busy:
+            await workspace.accept(session, "a", None)
+        answers = await asyncio.gather(*(send(session, apart, n * apart) for n in range(3)), return_exceptions=True)
+        assert len({repr(answer) for answer in answers}) == 1, (apart, answers)
+        assert isinstance(answers[0], Busy) == (busy and mode is Feature.REJECT)
+        if busy and mode is None:  # also if it was edited since
+            for text in ("edited", "edited twice", "edited three times"):
+                await workspace.runtime.replace(session, f"run-{apart}", text)
+                assert await send(session, apart, 0) == answers[0]
+    for gate in gates:
+        gate.open()
     await workspaces.close()
 
 

@@ -11,16 +11,19 @@ from contextlib import ExitStack, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 from uuid import uuid4
 
 import pytest
 from support.commands import COMMAND
 from support.runtimes import until
 from support.servers import PATIENCE, Place, Process, Server, placed, web
+from uvicorn import Config
+from uvicorn.server import ServerState
 
 from cancelmark.impl.files import UsageError
 from cancelmark.impl.server import connections, listening
-from cancelmark.impl.server.connections import LASTS, READ_SIZE, Connection, Phase
+from cancelmark.impl.server.connections import LASTS, READ_SIZE, Connection, Phase, Slots
 from cancelmark.impl.server.listening import OWN_FILES, WORKSPACE_FILES, plan_files
 from cancelmark.impl.server.logs import RateLimitFilter
 from cancelmark.impl.server.site import Limits
@@ -97,24 +100,29 @@ async def test_a_body_has_a_time_as_a_whole_whatever_was_answered(
     ("tiny pieces", POST.replace(b"content-length: 9", b"transfer-encoding: chunked") + b"1\r\nx\r\n" * 1100),
     ("large head", HEAD + b"x-more: " + b"x" * 100_000),
 ])
-async def test_a_connection_that_was_told_the_last_word_ends_in_its_time(
-        kind: str, sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("reads", [True, False])
+async def test_a_connection_that_was_told_the_last_word_ends_in_its_time(kind: str, sent: bytes, reads: bool) -> None:
     """Whether or not its client reads that, and closes."""
-    for phase in (Phase.HEAD, Phase.LEAVING, Phase.BODY):
-        monkeypatch.setitem(LASTS, phase, SOON)
-    async with placed() as (server, place), place.watching(), place.watching():
-        before = set(server.places.taken)
-        if kind == "too many":
-            server.places.limit = len(before)
-            for connection in before:  # none of them has to go
-                server.places.enter(connection, None, 0.0)
-        _, writer = await connect(server)
-        await until(lambda: set(server.places.taken) - before)
-        (mine,) = set(server.places.taken) - before
-        writer.write(sent)
-        await until(lambda: mine._leaving or mine.transport.is_closing())
-        await until(lambda: mine not in server.places.taken and mine.transport.is_closing())
-        writer.close()
+    async def never(scope: Any, receive: Any, send: Any) -> None:
+        """Answers nothing."""
+
+    places = Slots(0 if kind == "too many" else 1)
+    config = Config(never, interface="asgi3", lifespan="off", log_config=None)
+    config.load()
+    mine = type("Placed", (Connection,), {"places": places})(config, ServerState(), {})
+    transport = Mock(**{"get_write_buffer_size.return_value": 0 if reads else 1})
+    transport.get_extra_info = lambda name, *_: Mock(family=None) if name == "socket" else None
+    mine.connection_made(transport)
+    for start in range(0, len(sent), READ_SIZE):
+        mine.data_received(sent[start:start + READ_SIZE])
+    if kind == "slow head":
+        places.sweep(mine.loop.time() + LASTS[Phase.HEAD])
+    assert mine._leaving
+    assert not transport.abort.called
+    places.sweep(mine.loop.time() + LASTS[Phase.LEAVING] + LASTS[Phase.HEAD])
+    assert transport.abort.called
+    assert not places.taken
+    await asyncio.sleep(0)  # a request that was complete has begun
 
 
 async def test_nothing_is_done_for_a_request_before_all_of_it_is_there() -> None:

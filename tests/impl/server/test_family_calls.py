@@ -381,17 +381,11 @@ COPIES: list[tuple[str, str, Any]] = [
 
 
 @pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
-@pytest.mark.parametrize("store", ["memory", "file", "database"])
+@pytest.mark.parametrize("store", ["memory", "database"])
 @pytest.mark.rule("R22b", "R35a")
-async def test_a_call_that_comes_several_times_at_once_is_answered_the_same(
-    store: str, busy: bool, tmp_path: Path,
-) -> None:
+async def test_a_call_that_comes_several_times_at_once_is_answered_the_same(store: str, busy: bool) -> None:
     """But for where its prompt is by then, and what only one of them can have done."""
-    where: dict[str, Any] = {}
-    if store == "file":
-        where = {"directory": tmp_path / "data"}
-    elif store == "database":
-        where = {"database": shared_server().url(shared_server().new_database())}
+    where = {"database": shared_server().url(shared_server().new_database())} if store == "database" else {}
     async with serving(**where) as server, server.client() as http:
         place = await server.workspace(http)
         server.holds("a")
