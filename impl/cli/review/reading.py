@@ -94,7 +94,8 @@ def clauses() -> dict[str, str]:
     """The text of each rule and each clause, by id."""
     found = {}
     for rule in specification()["rules"]:
-        found[rule["id"]] = f"{rule['title']}. {' '.join(rule['clauses'].values())}"
+        found[rule["id"]] = " ".join([f"{rule['title']}.", rule["text"], *(
+            text for id, text in rule["clauses"].items() if id != rule["id"])])
         found |= {id: text for id, text in rule["clauses"].items() if id != rule["id"]}
     return found
 
@@ -175,10 +176,10 @@ def fill(template: str, parts: dict[str, str]) -> str:
 def rules(cited: set[str]) -> str:
     """The rules that are cited, and the rules that those cite."""
     def article(rule: dict[str, Any]) -> str:
-        whole = rule["clauses"].get(rule["id"])
         parts = "".join(f'<dt id="rule-{id}">{id}</dt><dd>{_marked(text)}</dd>' for id, text in rule["clauses"].items()
                         if id != rule["id"] and {id, rule["id"]} & cited)
-        says = f"<p>{_marked(whole)}</p>" if whole else f"<dl>{parts}</dl>"
+        says = f"<p>{_marked(rule['text'])}</p>" if rule["text"] else ""
+        says += f"<dl>{parts}</dl>" if parts else ""
         return f'<article id="rule-{rule["id"]}"><h3>{rule["id"]} {escape(rule["title"])}</h3>{says}</article>'
 
     while more := {id for found in cited for id in _CITED.findall(clauses().get(found, ""))} - cited:

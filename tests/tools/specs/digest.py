@@ -17,7 +17,7 @@ def digest(specs: Path) -> str:
     protocol, formal, proof, family = (
         (specs / f"{name}.md").read_text(encoding="utf-8") for name in ("protocol", "formal", "proof", "family"))
     content = {
-        "rules": [{"id": rule.id, "title": rule.title,
+        "rules": [{"id": rule.id, "title": rule.title, "text": plain(rule.text),
                    "clauses": {id: plain(text) for id, text in rule.clauses.items()}} for rule in rules(protocol)],
         "why": list(reasons(protocol)),
         "unpromised": [plain(item) for item in re.findall(

@@ -35,6 +35,7 @@ class Rule:
 
     id: str
     title: str
+    text: str  # before the lettered clauses
     clauses: Mapping[str, str]  # the text of each clause, by id
 
 
@@ -43,7 +44,8 @@ def rules(protocol: str) -> list[Rule]:
     found = []
     for id, title, text in _RULE.findall(protocol):
         lettered = dict(_LETTERED.findall(text))
-        found.append(Rule(id, title, lettered or {id: text}))
+        text = text.partition("\n- **")[0] if lettered else text
+        found.append(Rule(id, title, text, lettered or {id: text}))
     return sorted(found, key=lambda rule: int(rule.id[1:]))
 
 
