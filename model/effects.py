@@ -87,9 +87,57 @@ class Report(_OnPrompt):
     of: int
 
 
-Effect: TypeAlias = Acknowledge | Start | Stop | Fold | Record | End | Report
+@dataclass(frozen=True, slots=True)
+class Ask(_OnPrompt):
+    """Publish the question with this number, once it is journaled."""
+
+    words, details = "asks question {ask}", ("ask",)
+    seq: int
+    ask: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answered(_OnPrompt):
+    """Publish the answer to the question, then pass it to the turn."""
+
+    words, details = "has question {ask} answered: {answer}", ("ask", "answer")
+    seq: int
+    ask: int
+    answer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Withdraw(_OnPrompt):
+    """Publish that the question takes no answer any more, then notify the turn."""
+
+    words, details = "has question {ask} withdrawn", ("ask",)
+    seq: int
+    ask: int
+
+
+@dataclass(frozen=True, slots=True)
+class Run(_OnPrompt):
+    """Start the tool that the question is about."""
+
+    words, details = "runs the tool of question {ask}", ("ask",)
+    seq: int
+    ask: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unsure(_OnPrompt):
+    """Publish that the tool was started before a crash, and may have run."""
+
+    words, details = "may have run the tool of question {ask}", ("ask",)
+    seq: int
+    ask: int
+
+
+Effect: TypeAlias = (Acknowledge | Start | Stop | Fold | Record | End | Report
+                     | Ask | Answered | Withdraw | Run | Unsure)
 
 EFFECTS: tuple[type[Effect], ...] = (Acknowledge, Start, Stop, Fold, Record, End)  # those of the reference
+ASK_EFFECTS: tuple[type[Effect], ...] = (Ask, Answered, Withdraw, Run, Unsure)  # those of the feature `ask`
 
 
 def encode_effect(effect: Effect) -> dict[str, Any]:

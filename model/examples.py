@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from .family import Feature
 from .lifecycle import Outcome
 from .protocol import FAMILY, REFERENCE, Protocol
 from .session import label
@@ -131,4 +132,11 @@ FAMILY_EXAMPLES = (
         ("accept(A, run id)", "enter(A)", "accept(B, run id)", "enter(B)", "accept(C, interrupt)", "enter(C)",
          "finish(A, canceled)", "finish(C, end_turn)", "finish(B, end_turn)"),
         {"A": _CANCELED, "B": _END_TURN, "C": _END_TURN}, protocol=FAMILY),
+    Example(
+        "ask", "A question", "R36",
+        "A asks twice. The first tool runs, once. The cancel withdraws the second question in its own step: an answer "
+        "that comes later is refused.",
+        ("accept(A, run id)", "enter(A)", "ask(A)", "answer(A, 1 allow)", "run(A, 1)", "ask(A)", "cancel",
+         "finish(A, canceled)"),
+        {"A": _CANCELED}, protocol=Protocol("ask", features=frozenset({Feature.ASK}))),
 )

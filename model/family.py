@@ -5,11 +5,11 @@ and adds actions of its own. With no feature enabled it is the reference, state 
 
 Four of its calls are primitive: `revoke` (cancel one prompt), `hold` with `resume`, `replace` and `next`. The other two
 build on them. A stop revokes the prompt in front. An interrupt accepts a prompt at the front of the queue and, when
-that prompt enters, revokes the running one.
+that prompt enters, revokes the running one. The seventh feature, `ask`, is in `ask`.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 from typing import Protocol as Interface
@@ -28,12 +28,13 @@ from .actions import (
     Variant,
     hand_off,
 )
+from .ask import with_asks
 from .effects import Effect, Start, Stop
 from .lifecycle import GUARD_MEANING, ROWS, Guard, Row, State, Symbol, Trigger
 
 
 class Feature(Symbol):
-    """An optional call. `FAMILY` has all of them, the reference none."""
+    """An optional feature. The reference has none of them, `FAMILY` those that the runtime serves."""
 
     REVOKE = "revoke"  # cancel one prompt
     STOP = "stop"  # cancel the prompt in front, and keep the queue
@@ -42,6 +43,16 @@ class Feature(Symbol):
     NEXT = "next"  # move a prompt to the front of the queue
     REJECT = "reject"  # accept a prompt only if the session is idle
     INTERRUPT = "interrupt"  # accept a prompt at the front, and stop the running turn
+    ASK = "ask"  # a turn asks before it runs a tool, and clients answer
+
+
+MODEL_ONLY = frozenset({Feature.ASK})  # explored by the model; the runtime, the kit and the proof do not have it yet
+SERVED = tuple(feature for feature in Feature if feature not in MODEL_ONLY)
+
+
+def list_model_only(features: Iterable[Feature]) -> str:
+    """The features that only the model has, for an error message; empty if there are none."""
+    return ", ".join(feature.value for feature in Feature if feature in MODEL_ONLY.intersection(features))
 
 
 class FamilyGuard(Symbol):
@@ -261,7 +272,8 @@ FAMILY_ACTIONS: tuple[Action, ...] = (
 
 FEATURE_OF: Mapping[str, Feature] = {  # the feature that enables each action
     "revoke": Feature.REVOKE, "stop": Feature.STOP, "hold": Feature.HOLD, "resume": Feature.HOLD,
-    "replace": Feature.REPLACE, "next": Feature.NEXT}
+    "replace": Feature.REPLACE, "next": Feature.NEXT,
+    "ask": Feature.ASK, "answer": Feature.ASK, "run": Feature.ASK, "withdraw": Feature.ASK}
 _VARIANT_OF: Mapping[Any, Feature] = {
     Feature.REJECT.value: Feature.REJECT, Feature.INTERRUPT.value: Feature.INTERRUPT, HOLD: Feature.HOLD}
 
@@ -272,12 +284,13 @@ def actions_of(features: frozenset[Feature]) -> tuple[Action, ...]:
     if not features:
         return ACTIONS
     changed = (dataclasses.replace(a, **CHANGED.get(a.name, {})) for a in ACTIONS)
-    return tuple(
+    enabled = tuple(
         dataclasses.replace(a, variants=tuple(v for v in a.variants if _VARIANT_OF.get(v) in (None, *features)))
         for a in (*changed, *FAMILY_ACTIONS) if FEATURE_OF.get(a.name) in (None, *features))
+    return with_asks(enabled) if Feature.ASK in features else enabled
 
 
-ALL_ACTIONS = actions_of(frozenset(Feature))
+ALL_ACTIONS = actions_of(frozenset(SERVED))
 
 
 # --- History kept for the properties ------------------------------------------------------------------------------
@@ -289,7 +302,9 @@ WISHES: Mapping[str, observer.Note] = {
 
 def observe(features: frozenset[Feature], session: Any, action: str, prompt: Any, variant: Variant,
             effects: list[Effect]) -> Any:
-    """Add to the session's history what the caller of the action requested, and which turns started."""
+    """Add to the session's history what the caller requested, which turns started, and what happened to questions."""
     if Feature.REPLACE in features:
         session = observer.note_starts(session, [e.seq for e in effects if isinstance(e, Start)])
-    return WISHES[action](session, prompt, variant) if action in WISHES else session
+    if action in WISHES:
+        session = WISHES[action](session, prompt, variant)
+    return observer.note_asks(session, action, prompt, variant, effects) if Feature.ASK in features else session

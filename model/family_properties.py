@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 
-from . import observer
+from . import ask_properties, observer
 from .actions import Reach
 from .family import Feature, accepted_as
 from .properties import PROPERTIES, Property, SessionStep, canceled
@@ -158,6 +158,28 @@ FAMILY_PROPERTIES: tuple[FamilyProperty, ...] = (
            reject, "R35a"),
 )
 
+ASK_PROPERTIES: tuple[FamilyProperty, ...] = (
+    _added("no-late-approval", Feature.ASK,
+           "A tool that a turn asked about starts only if a client allowed it while the question was open, and never "
+           "after a call has canceled the prompt, or its turn has ended or was requeued.",
+           ask_properties.no_late_approval, "R36b", "R36d", "R36g", "R36h"),
+    _added("tool-once", Feature.ASK, "A tool that was allowed starts at most once.", ask_properties.tool_once, "R36d"),
+    _added("one-answer", Feature.ASK, "A question takes one answer; later answers change nothing.",
+           ask_properties.one_answer, "R36c"),
+    _added("answer-exact", Feature.ASK, "An answer changes the question that it names, and nothing else.",
+           ask_properties.answer_exact, "R36a", "R36b"),
+    _added("answer-heard", Feature.ASK,
+           "An open question takes an answer. A tool that was allowed can start until a call cancels the prompt, or "
+           "its turn ends or is requeued.", ask_properties.answer_heard, "R36b", "R36j"),
+    _added("ask-settled", Feature.ASK,
+           "No question outlives its turn: subscribers receive exactly one end of it, an answer or a withdrawal, in "
+           "the step in which it happens and before the prompt's terminal event.", ask_properties.ask_settled,
+           "R36a", "R36f", "R36g", "R36h", "R36i"),
+    _added("may-have-run", Feature.ASK, "After a crash, exactly the tools that had started are reported as such.",
+           ask_properties.may_have_run, "R36e", "R36i"),
+)
+
+# Those of `FAMILY`.
 ALL_PROPERTIES: tuple[Property, ...] = (*(REWORDED.get(p.id, p) for p in PROPERTIES), *FAMILY_PROPERTIES)
 
 
@@ -170,7 +192,8 @@ def properties_for(protocol: Behaviour) -> tuple[Property, ...]:
 def _properties_with(features: frozenset[Feature]) -> tuple[Property, ...]:
     if not features:
         return PROPERTIES
-    return (*(_adapt(p, features) for p in PROPERTIES), *(p for p in FAMILY_PROPERTIES if p.needs & features))
+    added = (p for p in (*FAMILY_PROPERTIES, *ASK_PROPERTIES) if p.needs & features)
+    return (*(_adapt(p, features) for p in PROPERTIES), *added)
 
 
 def _adapt(reference: Property, features: frozenset[Feature]) -> Property:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeAlias
 
 from .lifecycle import State
+from .questions import ANSWERS, SETTLED, Question
 
 # Typed `Any`, because the sessions and prompts are those of `model.session`, which imports this module.
 
@@ -20,6 +21,8 @@ class Wish(NamedTuple):
     version: int = 0  # of its text
     now: bool = False  # it is an interrupt
     ran: bool = False  # observed, not requested: its turn has started
+    asks: tuple[Question, ...] = ()  # what happened to its questions, according to the calls
+    told: frozenset[int] = frozenset()  # the questions that subscribers believe to be open, according to the effects
 
     def write(self) -> "Wish | None":
         """The value to store in the prompt: None if nothing was requested."""
@@ -122,3 +125,42 @@ def note_starts(session: Any, seqs: Iterable[int]) -> Any:
     for seq in seqs:
         session = _note(session, seq, ran=True)
     return session
+
+
+# --- Questions
+
+def note_asks(session: Any, call: str, prompt: Any, variant: Any, effects: Iterable[Any]) -> Any:
+    """Record what a call does to questions, and what its effects make subscribers believe about them."""
+    for p in session.prompts:
+        wish = wish_of(p)
+        called = prompt is not None and prompt.seq == p.seq
+        asks = _asks_after(wish.asks, call, variant) if called else wish.asks
+        if p.state is not State.ACTIVE or not unreached(p) or (called and call == "requeue"):
+            asks = tuple(SETTLED.get(question, question) for question in asks)
+        told = _told_after(wish.told, [e for e in effects if e.seq == p.seq])
+        if (asks, told) != (wish.asks, wish.told):
+            session = _note(session, p.seq, asks=asks, told=told)
+    return session
+
+
+def _asks_after(asks: tuple[Question, ...], call: str, variant: Any) -> tuple[Question, ...]:
+    """The questions of a prompt after a call on it. The first answer counts, and a withdrawn question takes none."""
+    if call == "ask":
+        return (*asks, Question.OPEN)
+    if call not in ("answer", "run", "withdraw"):
+        return asks
+    number, _, given = str(variant).partition(" ")
+    n = int(number)
+    if n > len(asks) or (call != "run" and asks[n - 1] is not Question.OPEN):
+        return asks
+    becomes = Question.RAN if call == "run" else ANSWERS.get(given, Question.WITHDRAWN)
+    return (*asks[:n - 1], becomes, *asks[n:])
+
+
+def _told_after(told: frozenset[int], effects: Iterable[Any]) -> frozenset[int]:
+    for e in effects:
+        if e.kind == "ask":
+            told |= {e.ask}
+        elif e.kind in ("answered", "withdraw"):
+            told -= {e.ask}
+    return told

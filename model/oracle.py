@@ -171,3 +171,67 @@ def _may_follow(prompt: Prompt, calls: Iterable[Call], starts: int) -> frozenset
         "folded": not covered and not survived and not held and not prompt.run_id,
     }
     return frozenset(what for what in may if may[what])
+
+
+# --- Questions
+
+ASK_RULES = {
+    "ask": "a turn asks only while its prompt is running and no cancel has followed the prompt's acceptance",
+    "end": "a question ends exactly once, with an answer or a withdrawal, in the step that settles it at the latest",
+    "run": "a tool starts at most once, after its question was allowed, and before a cancel, restart or end",
+    "unsure": "after a crash exactly the tools of the broken turn that had started are reported",
+}
+
+
+@dataclass(frozen=True)
+class Reply(Span):
+    """An answer that the server took: `allow` or `deny`."""
+
+    answer: str
+
+
+@dataclass(frozen=True)
+class AskRecord:
+    """The observations of a question. `of` is the name of its prompt."""
+
+    name: str
+    of: str
+    asked: Span
+    replies: tuple[Reply, ...] = ()
+    withdrawals: tuple[Span, ...] = ()
+    runs: tuple[Span, ...] = ()
+    reports: tuple[Span, ...] = ()  # that its tool may have run before a crash
+
+
+def judge_asks(asks: Iterable[AskRecord], prompts: Iterable[Prompt], calls: Sequence[Call]) -> list[str]:
+    """Check the questions of a history, and return one sentence per violation."""
+    complaints: list[str] = []
+
+    def expect(holds: bool, seen: str, rule: str) -> None:
+        if not holds:
+            complaints.append(f"question {ask.name} {seen}. The rule: {ASK_RULES[rule]}.")
+
+    by_name = {p.name: p for p in prompts}
+    for ask in asks:
+        prompt = by_name[ask.of]
+        here = [c for c in calls if c.session in (None, prompt.session)]
+        cancels = [c for c in here if c.kind in ("cancel", "close")
+                   or (c.kind in ("revoke", "stop") and c.of == prompt.name)]
+        crashes = [c for c in here if c.kind == "crash"]
+        settled = [s for s in (*cancels, *crashes, *prompt.starts, *prompt.ends) if certain(ask.asked, s)]
+        ends = (*ask.replies, *ask.withdrawals)
+
+        expect(any(possible(s, ask.asked) for s in prompt.starts), "was asked before its turn started", "ask")
+        expect(not any(certain(prompt.accept, c, ask.asked) for c in cancels), "was asked after a cancel", "ask")
+        expect(len(ends) < 2, f"has {len(ends)} ends", "end")
+        expect(bool(ends) or not any(s.end < inf for s in settled), "is still open", "end")
+        expect(not any(certain(s, end) for s in settled for end in ends), "ended too late", "end")
+        expect(len(ask.runs) < 2, f"has a tool that started {len(ask.runs)} times", "run")
+        allowed = [r for r in ask.replies if r.answer == "allow"]
+        for run in ask.runs:
+            expect(any(possible(r, run) for r in allowed), "has a tool that started without permission", "run")
+            expect(not any(certain(s, run) for s in settled), "has a tool that started too late", "run")
+        broken = [c for c in crashes if any(certain(run, c) for run in ask.runs)
+                  and not any(certain(end, c) for end in prompt.ends)]
+        expect(len(ask.reports) == bool(broken), f"has {len(ask.reports)} reports that its tool may have run", "unsure")
+    return complaints

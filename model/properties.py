@@ -258,6 +258,7 @@ class Bounds:
     holds: int = _bound(0, 9, "holds; a held session can always be resumed")
     replaces: int = _bound(0, 9, "prompt texts replaced")
     nexts: int = _bound(0, 9, "prompts moved to the front")
+    asks: int = _bound(0, 9, "questions that turns ask, at most two per prompt")
     sessions: int = _bound(1, 4, "concurrent sessions")
 
     def __post_init__(self) -> None:
@@ -286,6 +287,7 @@ _QUEUED = (Bounds(2), Bounds(1, crashes=1))
 _REQUEUED = (Bounds(1, requeues=1),)
 _CRASHED = (Bounds(1, crashes=1),)
 _HELD = (Bounds(1, holds=1), Bounds(1, stops=1))
+_ASKED = (Bounds(1, asks=1),)
 
 # The smallest bounds within which each goal is reachable. Goals not listed need only one prompt or, for an action, also
 # one unit of the action's own bound.
@@ -305,6 +307,9 @@ LEAST: Mapping[str, tuple[Bounds, ...]] = {
     "action recover": _CRASHED,
     "row requeue→active": tuple(replace(b, requeues=1) for b in _HELD),
     "action resume": _HELD,
+    "action answer": _ASKED,
+    "action run": _ASKED,
+    "action withdraw": _ASKED,
 }
 
 

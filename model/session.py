@@ -14,6 +14,7 @@ from .effects import Effect
 from .family import Feature, place
 from .lifecycle import IllegalTrigger, Outcome, Row, State, Symbol, Table, Trigger, row_of
 from .observer import Wish
+from .questions import Question
 
 # Module constants, because looking up an Enum member is slow.
 ACCEPTED, CANCELED_ON_ENTRY, QUEUED = State.ACCEPTED, State.CANCELED_ON_ENTRY, State.QUEUED
@@ -44,6 +45,7 @@ class Prompt(NamedTuple):
     ends: int = 0  # terminal events published; the count stops at 2, which already violates a property
     traits: Traits | None = None  # None: all defaults, as for every prompt of the reference
     wish: Wish | None = None
+    asks: tuple[Question, ...] = ()  # the questions of its turn; always empty without the feature `ask`
 
     @property
     def label(self) -> str:
@@ -154,9 +156,9 @@ class Session(_Fields, AnySession):
 
     def retire(self) -> "tuple[Session, tuple[Prompt, ...]]":
         """Split off the finished prompts: the session without them, and the prompts themselves. No action reads a
-        finished prompt, so its traits and wishes are dropped."""
-        ended = tuple([p if p.traits is None and p.wish is None else p._replace(traits=None, wish=None)
-                       for p in self.prompts if p.state is DONE])
+        finished prompt, so its traits, wishes and questions are dropped."""
+        ended = tuple([p if p.traits is None and p.wish is None and not p.asks
+                       else p._replace(traits=None, wish=None, asks=()) for p in self.prompts if p.state is DONE])
         return (self.with_sorted_prompts(self.live), ended) if ended else (self, ())
 
 
@@ -236,6 +238,8 @@ class Step:
         return prompt
 
     def fire(self, prompt: Prompt, trigger: Trigger) -> None:
+        if self.features:  # the step may have changed the prompt since
+            prompt = self.session.prompt(prompt.seq)
         row = self.row(prompt, trigger)
         if row is None and not isinstance(trigger, Trigger):
             raise TypeError(f"fire expects a Trigger, not {trigger!r}; use one of {', '.join(map(str, Trigger))}")
@@ -250,6 +254,9 @@ class Step:
 
     def change(self, prompt: Prompt, **fields: Any) -> None:
         self.put(self.session.prompt(prompt.seq).changed(**fields))
+
+    def set_asks(self, prompt: Prompt, asks: tuple[Question, ...]) -> None:
+        self.put(self.session.prompt(prompt.seq)._replace(asks=asks))
 
     def put(self, prompt: Prompt) -> None:
         """Replace the prompt that has the same seq."""

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
 from cancelmark.model.check.explore import (
@@ -22,6 +22,7 @@ from cancelmark.model.check.explore import (
 )
 from cancelmark.model.check.plain import gc_disabled
 from cancelmark.model.cluster.budget import Budget
+from cancelmark.model.family import Feature
 from cancelmark.model.family_properties import properties_for
 from cancelmark.model.properties import Bounds, Property
 from cancelmark.model.protocol import Behaviour
@@ -51,7 +52,7 @@ check uses {DEFAULT_BOUNDS};
 for a protocol with optional calls (family), {FAMILY_BOUNDS}.
 If any bound is given, the others default to 0 (sessions: 1).
 --deep uses {DEEP_BOUNDS};
-for the family, {FAMILY_DEEP_BOUNDS}.
+for the family, {FAMILY_DEEP_BOUNDS}. With the feature ask, asks=1, and with --deep asks=2.
 It also applies every reduction that the protocol allows.
 
 Two engines give the same result. The plain engine is the definition. The fast engine is compiled on first use, with the
@@ -218,6 +219,8 @@ def bounds_of(arguments: argparse.Namespace, protocol: Behaviour) -> Bounds:
     default, deep = DEFAULT_BOUNDS, DEEP_BOUNDS
     if getattr(protocol, "features", ()):
         default, deep = FAMILY_BOUNDS, FAMILY_DEEP_BOUNDS
+    if Feature.ASK in getattr(protocol, "features", ()):
+        default, deep = replace(default, asks=1), replace(deep, asks=2)
     given = {name: getattr(arguments, name) for name, _, _ in BOUND_OPTIONS if getattr(arguments, name) is not None}
     for name, most, _ in BOUND_OPTIONS:
         least = 1 if name in ("prompts", "sessions") else 0

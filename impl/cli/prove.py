@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """\
 Prove the guarantees without bounds: for any number of prompts, cancels, sessions and crashes, and for any combination
-of optional calls. An SMT solver shows that an invariant holds initially, that every action preserves it, and that it
-implies each guarantee. specs/formal.md explains the proof and its limits.
+of the optional calls that the server offers. The proof does not cover the feature ask. An SMT solver shows that an
+invariant holds initially, that every action preserves it, and that it implies each guarantee. specs/formal.md explains
+the proof and its limits.
 
 The last line is  obligations=… proved=… broken=… unknown=… seconds=… verdict=…  with one of the verdicts
   proved        every obligation is discharged, every guarantee follows, and the proof is not vacuous

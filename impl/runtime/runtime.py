@@ -18,7 +18,7 @@ from .outbox import Outbox
 from .ownership import Sole
 from .refusals import Closing, Moved, NoPrompt, NoSession, Refusal, RunIdInUse, pause
 from .run import Handle
-from .session import LivePrompt
+from .session import LivePrompt, refuse_model_only
 from .trace import TraceWriter
 from .turn import ToolRunner
 from .turns import Turns
@@ -41,6 +41,7 @@ class Runtime(Environment):
         ready: Ready | None = None, trace: TraceWriter | None = None, protocol: Protocol = REFERENCE,
         ownership: Callable[[Environment, Turns], Ownership] = Sole,
     ) -> None:
+        refuse_model_only(protocol)
         store = store or MemoryStore()
         super().__init__(store, Broker(store), trace, protocol)
         self.model, self.grace, self.ready = model, grace, ready

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from cancelmark.model.actions import Argument, Variant, effects_of
 from cancelmark.model.effects import Effect
-from cancelmark.model.family import RUN_ID, Feature
+from cancelmark.model.family import RUN_ID, Feature, list_model_only
 from cancelmark.model.lifecycle import INITIAL, Guard, IllegalTrigger, Outcome, Row, State, Symbol, Trigger, row_of
 from cancelmark.model.protocol import REFERENCE, Protocol
 from cancelmark.model.session import DEFAULT_TRAITS, Traits
@@ -124,10 +124,18 @@ class Restored(NamedTuple):
     attachments: Sequence[Any] = ()
 
 
+def refuse_model_only(protocol: Protocol) -> None:
+    """Raise ValueError if the protocol has a feature that the runtime does not support yet."""
+    if lacking := list_model_only(protocol.features):
+        raise ValueError(f"protocol {protocol.name}: the runtime does not support the feature {lacking} yet; use a "
+                         "protocol without it")
+
+
 class Session:
     """The prompts of one session that are not done, its mark, its queue and its active prompt."""
 
     def __init__(self, id: str, counter: Counter, mark: int = 0, *, protocol: Protocol = REFERENCE) -> None:
+        refuse_model_only(protocol)
         self.id, self.counter, self.mark, self.protocol = id, counter, mark, protocol
         self.down = False
         self.torn = False  # a step has failed halfway

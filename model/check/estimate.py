@@ -24,11 +24,12 @@ def magnitude(protocol: Behaviour, bounds: Bounds) -> float:
 def deepest(protocol: Behaviour, bounds: Bounds) -> int:
     """The maximum depth of a search for a table-driven protocol, or 0 if unknown.
 
-    A prompt is accepted, enters, and settles or finishes; a crash is followed by a recovery, a hold by a resume.
+    A prompt is accepted, enters, and settles or finishes; a crash is followed by a recovery, a hold by a resume, and a
+    question by an answer and the start of its tool.
     """
     if not protocol.rows:
         return 0
-    return 2 * bounds.prompts + bounds.crashes + bounds.holds + bounds.stops + bounds.total
+    return 2 * bounds.prompts + bounds.crashes + bounds.holds + bounds.stops + 2 * bounds.asks + bounds.total
 
 
 def estimate(levels: Sequence[int], met: int, limit: int) -> int | None:

@@ -25,16 +25,23 @@ NEXT, REJECT, INTERRUPT = Feature.NEXT, Feature.REJECT, Feature.INTERRUPT
 MISTAKES: list[ProtocolVariant] = []
 
 
-def mistake(
+def make_mistake(
     name: str, features: set[Feature], bounds: Bounds, breaks: Mapping[str, int], *,
     rows: tuple[Row, ...] = ROWS, guards: Mapping[Symbol, actions.Answer] | None = None,
     more: tuple[Action, ...] = (), unmet: tuple[str, ...] = (), sentence: str = "", **changes: Mapping[str, Any],
-) -> None:
-    """Register a mistake: replaced rows, overridden guards and fields of actions, and additional actions."""
+) -> ProtocolVariant:
+    """A mistake: replaced rows, overridden guards and fields of actions, and additional actions."""
     right = Protocol(name, rows=rows, features=frozenset(features))
     wrong = right.changed(name, None, guards, **changes)
-    MISTAKES.append(ProtocolVariant(
-        replace(wrong, actions=(*wrong.actions, *more)), bounds, breaks, frozenset(unmet), sentence))
+    return ProtocolVariant(
+        replace(wrong, actions=(*wrong.actions, *more)), bounds, breaks, frozenset(unmet), sentence)
+
+
+def mistake(
+    name: str, features: set[Feature], bounds: Bounds, breaks: Mapping[str, int], **changes: Any,
+) -> None:
+    """Register a mistake."""
+    MISTAKES.append(make_mistake(name, features, bounds, breaks, **changes))
 
 
 def later(arrive: Apply) -> tuple[Action, ...]:

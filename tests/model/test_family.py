@@ -12,7 +12,7 @@ from support.counts import FAMILY_PINNED
 from cancelmark.model.actions import Action, Variant
 from cancelmark.model.check.explore import explore
 from cancelmark.model.effects import Fold
-from cancelmark.model.family import ALL_ACTIONS, FAMILY_ACTIONS, Feature
+from cancelmark.model.family import ALL_ACTIONS, FAMILY_ACTIONS, SERVED, Feature
 from cancelmark.model.family_properties import ALL_PROPERTIES, FAMILY_PROPERTIES, REWORDED, properties_for
 from cancelmark.model.lifecycle import ROWS, Guard, Row, State, Trigger
 from cancelmark.model.observer import wish_of
@@ -22,7 +22,7 @@ from cancelmark.model.session import Prompt, Session
 from cancelmark.model.trace import replay
 from cancelmark.model.variants.catalogue import BUGS, MISTAKES
 
-ALL = frozenset(Feature)
+ALL = frozenset(SERVED)
 
 
 class HostWish(NamedTuple):
@@ -85,7 +85,7 @@ PROTOTYPE = (
 )
 
 
-REVOKE, STOP, HOLD, REPLACE, NEXT, REJECT, INTERRUPT = Feature
+REVOKE, STOP, HOLD, REPLACE, NEXT, REJECT, INTERRUPT, ASK = Feature
 
 
 def having(*features: Feature) -> Protocol:
@@ -109,7 +109,7 @@ def test_with_its_choice_put_back_the_search_counts_what_the_prototype_counted(c
 
 def test_every_pair_of_features_holds() -> None:
     """Two prompts and one of each call: features that are right alone must be right beside each other."""
-    bounds = Bounds(2, cancels=int(DEEP), requeues=1, revokes=1, stops=1, holds=1, replaces=1, nexts=1)
+    bounds = Bounds(2, cancels=int(DEEP), requeues=1, revokes=1, stops=1, holds=1, replaces=1, nexts=1, asks=1)
     for pair in combinations(Feature, 2):
         result = explore(having(*pair), bounds)
         assert (result.verdict, result.violations) == ("holds", {}), pair

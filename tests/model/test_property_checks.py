@@ -181,7 +181,8 @@ def test_a_step_of_the_server_is_read_from_a_change() -> None:
 
 def test_bounds_are_compared_counted_and_printed() -> None:
     assert vars(Bounds()) == {"prompts": 3, "cancels": 0, "clears": 0, "requeues": 0, "crashes": 0, "closes": 0,
-                              "revokes": 0, "stops": 0, "holds": 0, "replaces": 0, "nexts": 0, "sessions": 1}
+                              "revokes": 0, "stops": 0, "holds": 0, "replaces": 0, "nexts": 0, "asks": 0,
+                              "sessions": 1}
     assert str(Bounds(2, 1, 2, 3, 4, 5, sessions=2)) == (
         "prompts=2 cancels=1 clears=2 requeues=3 crashes=4 closes=5 sessions=2")
     assert str(Bounds(1)) == "prompts=1"

@@ -11,6 +11,7 @@ from cancelmark.model.protocol import Protocol
 from cancelmark.model.revisions.flaws import FLAWS_BY_NAME
 from cancelmark.model.server import changes
 from cancelmark.model.variants.catalogue import (
+    ASK_MISTAKES,
     BUGS,
     FLAWED,
     FLAWS_OF_ONE_STEP,
@@ -43,7 +44,7 @@ def test_the_right_protocol_holds_where_a_variant_was_searched(features: frozens
     assert (result.verdict, result.violations, result.unmet) == ("holds", {}, [])
 
 
-@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda m: m.name)
+@pytest.mark.parametrize("mistake", [*MISTAKES, *ASK_MISTAKES], ids=lambda m: m.name)
 def test_what_a_mistake_breaks_has_a_reason(mistake: ProtocolVariant) -> None:
     for id, trace in explore(mistake.protocol, mistake.bounds).violations.items():
         last, before = trace.steps[-1], trace.states[-2]
@@ -57,7 +58,7 @@ def test_a_flaw_of_one_step_breaks_what_it_breaks_in_the_original(flaw: str) -> 
 
 
 def test_no_variant_is_there_twice() -> None:
-    groups = (BUGS, SILENT, FLAWED, MISTAKES, IN_PLACE_OF_THE_MARK, POLICIES)
-    assert sum(map(len, groups)) == len(VARIANTS) == len({v.slug for v in VARIANTS.values()}) == 93
+    groups = (BUGS, SILENT, FLAWED, MISTAKES, ASK_MISTAKES, IN_PLACE_OF_THE_MARK, POLICIES)
+    assert sum(map(len, groups)) == len(VARIANTS) == len({v.slug for v in VARIANTS.values()}) == 126
     assert {v.name for v in SLUGS.values()} == set(VARIANTS)
     assert len(FLAWS_OF_ONE_STEP) == 21

@@ -16,7 +16,7 @@ PINNED = {
     Bounds(4, cancels=2, clears=1): (722_026, 2_459_421, 15),
 }
 
-REVOKE, STOP, HOLD, REPLACE, NEXT, REJECT, INTERRUPT = Feature
+REVOKE, STOP, HOLD, REPLACE, NEXT, REJECT, INTERRUPT, ASK = Feature
 
 # The same of protocols with these features.
 FAMILY_PINNED = {

@@ -6,10 +6,10 @@ from functools import cache
 from itertools import chain, combinations, permutations
 from typing import Any, NamedTuple
 
-from cancelmark.model.effects import Effect, Start
+from cancelmark.model.effects import Answered, Ask, Effect, Run, Start, Unsure, Withdraw
 from cancelmark.model.effects import End as EndEffect
 from cancelmark.model.lifecycle import State
-from cancelmark.model.oracle import Call, CallKind, End, Prompt, Span
+from cancelmark.model.oracle import AskRecord, Call, CallKind, End, Prompt, Reply, Span
 from cancelmark.model.protocol import REFERENCE
 from cancelmark.model.server import Change, Server, changes
 from cancelmark.model.session import label
@@ -30,6 +30,7 @@ class Recorder:
         self.now = 0.0
         self.by_seq: dict[int, Prompt] = {}
         self.calls: list[Call] = []
+        self.asks: dict[tuple[int, int], AskRecord] = {}  # by seq and number
 
     @property
     def prompts(self) -> list[Prompt]:
@@ -44,7 +45,26 @@ class Recorder:
                 self.see(e.seq, starts=(*self.by_seq[e.seq].starts, moment))
             elif isinstance(e, EndEffect):
                 self.see(e.seq, ends=(*self.by_seq[e.seq].ends, End(self.now, self.now, e.outcome.value)))
+            elif isinstance(e, Ask | Answered | Withdraw | Run | Unsure):
+                self.see_ask(e, moment)
         return moment
+
+    def see_ask(self, e: Ask | Answered | Withdraw | Run | Unsure, moment: Span) -> None:
+        key = e.seq, e.ask
+        if isinstance(e, Ask):
+            self.asks[key] = AskRecord(f"{label(e.seq)}.{e.ask}", label(e.seq), moment)
+            return
+        ask = self.asks[key]
+        match e:
+            case Answered():
+                ask = replace(ask, replies=(*ask.replies, Reply(self.now, self.now, e.answer)))
+            case Withdraw():
+                ask = replace(ask, withdrawals=(*ask.withdrawals, moment))
+            case Run():
+                ask = replace(ask, runs=(*ask.runs, moment))
+            case Unsure():
+                ask = replace(ask, reports=(*ask.reports, moment))
+        self.asks[key] = ask
 
     def see(self, seq: int, **seen: Any) -> None:
         self.by_seq[seq] = replace(self.by_seq[seq], **seen)

@@ -73,13 +73,19 @@ def lanes(trace: Trace) -> list[Lane]:
             for p in sorted(session.prompts, key=lambda p: p.seq)]
 
 
+def effect_words(effect: Effect) -> str:
+    """What happens to the effect's prompt: `folds into B`."""
+    details = {name: getattr(effect, name) for name in effect.details}
+    return effect.words.format(**{
+        name: value.value if isinstance(value, Outcome) else label(value) if name == "into" else value
+        for name, value in details.items()})
+
+
 def effect_text(effect: Effect) -> str:
     """The effect as display text: `A folds into B`."""
-    details = {name: getattr(effect, name) for name in effect.details}
-    words = effect.words.format(**{
-        name: value.value if isinstance(value, Outcome) else label(value) for name, value in details.items()})
     of = getattr(effect, "of", effect.seq)
-    return f"{label(effect.seq)} {words}" + (f" with the text of {label(of)}" if of != effect.seq else "")
+    text = f" with the text of {label(of)}" if of != effect.seq else ""
+    return f"{label(effect.seq)} {effect_words(effect)}{text}"
 
 
 def scenes(trace: Trace) -> Iterator[Scene]:

@@ -11,6 +11,8 @@ from cancelmark.model.properties import SessionStep
 from cancelmark.model.server import Change, Server
 from cancelmark.model.session import Prompt, label
 
+from .ask_reasons import ASK_REASONS
+
 Reasons = Iterator[str]
 
 
@@ -227,14 +229,16 @@ ON_SESSION: Mapping[str, Callable[[SessionStep], Reasons]] = {
     "single-active": _single_active, "fifo": _fifo, "no-absorption": _no_absorption, "attribution": _attribution,
     "idle-cancel-noop": _idle_cancel_noop, "record": _record, "prompt-terminal": _prompt_terminal,
     "revoke-exact": _revoke_exact, "keeps-queue": _keeps_queue, "stop-heard": _stop_heard, "held": _held,
-    "edited": _edited, "send-now": _send_now, "reject": _reject,
+    "edited": _edited, "send-now": _send_now, "reject": _reject, **ASK_REASONS,
 }
 
 
 def _isolation(before: Server, change: Change) -> str:
     own = change.call.session
+    if own is None:
+        return f"The {change.call.name} applies to every session instead of one."
     others = [str(i + 1) for i, s in enumerate(before.sessions) if i != own and change.after.sessions[i] != s]
-    return f"{change.call.name} applies to session {(own or 0) + 1} but also changes session {' and '.join(others)}."
+    return f"{change.call.name} applies to session {own + 1} but also changes session {' and '.join(others)}."
 
 
 def _closed(before: Server, change: Change) -> str:

@@ -77,7 +77,7 @@ def effect_message(server: Server, effect: Effect) -> Message:
         case Report():
             return Message(Arrow.TOLD, prompt, CLIENT, f"error notice ({_under(server, effect)})")
         case _:
-            return Message(Arrow.NOTE, prompt, "", effect.words)
+            return Message(Arrow.NOTE, prompt, "", content.effect_words(effect))
 
 
 def _under(server: Server, event: End | Report) -> str:

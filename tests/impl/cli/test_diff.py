@@ -117,8 +117,8 @@ def test_saved_traces_come_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("arguments", "problem"), [
-    (("r4", "r9"), "diff r9: neither a protocol (r0, r1, r2, r3, r4, ref, family (every optional call), family:"),
-    (("r8", "r9"), "diff r8: neither a protocol (r0, r1, r2, r3, r4, ref, family (every optional call), family:"),
+    (("r4", "r9"), "diff r9: neither a protocol (r0, r1, r2, r3, r4, ref, family (every call that the server "),
+    (("r8", "r9"), "diff r8: neither a protocol (r0, r1, r2, r3, r4, ref, family (every call that the server "),
     (("r4", "pyproject.toml"), "give two protocols (r0, r1, r2, r3, r4, ref, family) or two files"),
     (("r4",), "diff: give two protocols or two trace files"),
 ])

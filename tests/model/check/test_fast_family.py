@@ -9,11 +9,11 @@ from cancelmark.model.check.explore import Reduction, explore
 from cancelmark.model.family import Feature
 from cancelmark.model.properties import Bounds
 from cancelmark.model.protocol import FAMILY, Protocol
-from cancelmark.model.variants.catalogue import MISTAKES, ProtocolVariant
+from cancelmark.model.variants.catalogue import ASK_MISTAKES, MISTAKES, ProtocolVariant
 
 need_fast_engine()
 
-ONCE = Bounds(2, cancels=1, crashes=1, revokes=1, stops=1, holds=1, replaces=1, nexts=1)
+ONCE = Bounds(2, cancels=1, crashes=1, revokes=1, stops=1, holds=1, replaces=1, nexts=1, asks=1)
 REFUSED = {feature: {Reduction.COMMUTING} for feature in (Feature.NEXT, Feature.REPLACE)}
 
 
@@ -49,7 +49,7 @@ def test_the_family_has_its_counts(bounds: Bounds) -> None:
     assert (result.verdict, result.violations, result.unmet) == ("holds", {}, [])
 
 
-@pytest.mark.parametrize("mistake", one_for_each(lambda m: m.breaks, MISTAKES), ids=lambda m: m.name)
+@pytest.mark.parametrize("mistake", one_for_each(lambda m: m.breaks, [*MISTAKES, *ASK_MISTAKES]), ids=lambda m: m.name)
 def test_both_engines_agree_on_mistakes(mistake: ProtocolVariant) -> None:
     same(mistake.protocol, mistake.bounds)
 
@@ -58,11 +58,11 @@ def test_both_engines_agree_on_mistakes(mistake: ProtocolVariant) -> None:
 
 @pytest.mark.parametrize("feature", Feature, ids=lambda f: f.value)
 def test_no_reduction_loses_a_verdict_on_a_feature(feature: Feature) -> None:
-    loses_nothing(alone(feature), Bounds(2, revokes=1, stops=1, holds=1, replaces=1, nexts=1, sessions=2),
+    loses_nothing(alone(feature), Bounds(2, revokes=1, stops=1, holds=1, replaces=1, nexts=1, asks=1, sessions=2),
                   refused=REFUSED.get(feature, ()))
 
 
-@pytest.mark.parametrize("mistake", one_for_each(lambda m: m.breaks, MISTAKES), ids=lambda m: m.name)
+@pytest.mark.parametrize("mistake", one_for_each(lambda m: m.breaks, [*MISTAKES, *ASK_MISTAKES]), ids=lambda m: m.name)
 def test_no_reduction_loses_a_mistake(mistake: ProtocolVariant) -> None:
     loses_nothing(mistake.protocol, mistake.bounds,
                   refused=set().union(*(REFUSED.get(feature, ()) for feature in mistake.protocol.features)))

@@ -2,15 +2,16 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from cancelmark.model.ask import ASK_ACTIONS
 from cancelmark.model.check.explore import Result
 from cancelmark.model.cluster.bounds import BOUNDS, DEEP_BOUNDS, LOG_BOUND, LOG_STATES, Bound
 from cancelmark.model.cluster.flaws import ALL_FLAWS, find_history, find_unfenced_tool
 from cancelmark.model.cluster.flaws import ClusterFlaw as ClusterFlaw
 from cancelmark.model.cluster.log import LOG_PROPERTIES
 from cancelmark.model.cluster.properties import CLUSTER_PROPERTIES
-from cancelmark.model.effects import EFFECTS
+from cancelmark.model.effects import ASK_EFFECTS, EFFECTS, Effect
 from cancelmark.model.family import FAMILY_ACTIONS, FAMILY_GUARD_MEANING, FEATURE_OF
-from cancelmark.model.family_properties import FAMILY_PROPERTIES, REWORDED
+from cancelmark.model.family_properties import ASK_PROPERTIES, FAMILY_PROPERTIES, REWORDED
 from cancelmark.model.lifecycle import GUARD_MEANING, Symbol
 from cancelmark.model.protocol import REFERENCE, Protocol
 from cancelmark.model.revisions.flaws import FLAWS, Flaw
@@ -40,10 +41,16 @@ def family_properties_table() -> str:
     """The properties that features reword or add."""
     return table(("property", "with", "statement", "rules"), (
         (f"**{p.id}**", ", ".join(sorted(f.value for f in p.needs)), p.sentence, ", ".join(p.clauses))
-        for p in (*REWORDED.values(), *FAMILY_PROPERTIES)))
+        for p in (*REWORDED.values(), *FAMILY_PROPERTIES, *ASK_PROPERTIES)))
 
 
-DETAILS = {"into": " into *q*", "outcome": " with an outcome"}
+DETAILS = {"into": " into *q*", "outcome": " with an outcome", "ask": ".*n*", "answer": " with an answer"}
+
+
+def effects_table(effects: Iterable[type[Effect]]) -> str:
+    return table(("effect", "what it does"), (
+        (f"{effect.kind} *p*{''.join(DETAILS[name] for name in effect.details)}",
+         f"{(effect.__doc__ or '').split('. ')[0].strip().rstrip('.')}.") for effect in effects))
 
 
 def counts_table(results: Iterable[Result]) -> str:
@@ -140,11 +147,10 @@ TABLES: Mapping[str, Callable[[], str]] = {
                          if GUARD_MEANING.get(guard) != when}),
     "family_actions": lambda: table(("feature", "action", "actor", "guard", "what it does", "rule"), (
         (FEATURE_OF[a.name].value, f"`{a.name}`", a.actor.value, a.guard, a.effect, a.rule)
-        for a in FAMILY_ACTIONS)),
+        for a in (*FAMILY_ACTIONS, *ASK_ACTIONS))),
     "family_properties": family_properties_table,
-    "effects": lambda: table(("effect", "what it does"), (
-        (f"{effect.kind} *p*{''.join(DETAILS[name] for name in effect.details)}",
-         f"{(effect.__doc__ or '').split('. ')[0].strip().rstrip('.')}.") for effect in EFFECTS)),
+    "effects": lambda: effects_table(EFFECTS),
+    "ask_effects": lambda: effects_table(ASK_EFFECTS),
     "requests": lambda: table(("request", "meaning", "response"), (
         (f"`{r.method} {r.path}`", r.does, f"{r.status}: {r.answer}") for r in REQUESTS)),
     "refusals": lambda: table(("status", "the prompt is not accepted because"), ((r.status, r.when) for r in REFUSALS)),
