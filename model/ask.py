@@ -42,8 +42,7 @@ class AskPort(Port, Interface):
 
 # --- The actions on questions -------------------------------------------------------------------------------------
 
-MOST_ASKS = 2  # questions of one prompt; a limit of the model, because an action has finitely many variants
-NUMBERS = tuple(str(n) for n in range(1, MOST_ASKS + 1))
+NUMBERS = ("1", "2")  # the questions that a search answers: its bound allows no more
 
 
 def number_of(variant: Variant) -> int:
@@ -68,9 +67,9 @@ def set_question(step: AskPort, prompt: Any, n: int, question: Question) -> None
 
 def ask(step: AskPort, arg: Argument) -> None:
     """Opens a question with the next number of its prompt, and publishes it once it is journaled."""
-    prompt = arg.subject
-    step.set_asks(prompt, (*prompt.asks, Question.OPEN))
-    step.effects.append(Ask(prompt.seq, len(prompt.asks) + 1))
+    prompt, asks = arg.subject, (*arg.subject.asks, Question.OPEN)
+    step.set_asks(prompt, asks)
+    step.effects.append(Ask(prompt.seq, len(asks)))
 
 
 def answer(step: AskPort, arg: Argument) -> None:
@@ -95,7 +94,7 @@ def withdraw(step: AskPort, arg: Argument) -> None:
 
 
 def can_ask(port: Port, prompt: AskSubject, _: Variant) -> bool:
-    return (prompt.state is State.ACTIVE and not port.holds(prompt, Guard.COVERED) and len(prompt.asks) < MOST_ASKS)
+    return prompt.state is State.ACTIVE and not port.holds(prompt, Guard.COVERED)
 
 
 def is_open(port: Port, prompt: AskSubject, variant: Variant) -> bool:
@@ -126,8 +125,10 @@ def settle_asks(step: AskPort, prompt: Any) -> list[Effect]:
     """Withdraw the prompt's open questions and void its unused permissions. Returns the effects, in order of number."""
     if SETTLED.keys().isdisjoint(prompt.asks):
         return []
+    withdrawn: list[Effect] = [
+        Withdraw(prompt.seq, n) for n, question in enumerate(prompt.asks, 1) if question is Question.OPEN]
     step.set_asks(prompt, tuple(SETTLED.get(question, question) for question in prompt.asks))
-    return [Withdraw(prompt.seq, n) for n, question in enumerate(prompt.asks, 1) if question is Question.OPEN]
+    return withdrawn
 
 
 def settling_what_stops(apply: Apply) -> Apply:

@@ -9,7 +9,7 @@ that prompt enters, revokes the running one. The seventh feature, `ask`, is in `
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 from typing import Protocol as Interface
@@ -46,13 +46,7 @@ class Feature(Symbol):
     ASK = "ask"  # a turn asks before it runs a tool, and clients answer
 
 
-MODEL_ONLY = frozenset({Feature.ASK})  # explored by the model; the runtime, the kit and the proof do not have it yet
-SERVED = tuple(feature for feature in Feature if feature not in MODEL_ONLY)
-
-
-def list_model_only(features: Iterable[Feature]) -> str:
-    """The features that only the model has, for an error message; empty if there are none."""
-    return ", ".join(feature.value for feature in Feature if feature in MODEL_ONLY.intersection(features))
+QUEUE_FEATURES = tuple(feature for feature in Feature if feature is not Feature.ASK)  # calls on prompts and sessions
 
 
 class FamilyGuard(Symbol):
@@ -290,7 +284,7 @@ def actions_of(features: frozenset[Feature]) -> tuple[Action, ...]:
     return with_asks(enabled) if Feature.ASK in features else enabled
 
 
-ALL_ACTIONS = actions_of(frozenset(SERVED))
+ALL_ACTIONS = actions_of(frozenset(Feature))
 
 
 # --- History kept for the properties ------------------------------------------------------------------------------

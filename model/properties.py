@@ -258,7 +258,7 @@ class Bounds:
     holds: int = _bound(0, 9, "holds; a held session can always be resumed")
     replaces: int = _bound(0, 9, "prompt texts replaced")
     nexts: int = _bound(0, 9, "prompts moved to the front")
-    asks: int = _bound(0, 9, "questions that turns ask, at most two per prompt")
+    asks: int = _bound(0, 2, "questions that turns ask")
     sessions: int = _bound(1, 4, "concurrent sessions")
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ from typing import Protocol as Interface
 
 from .actions import GUARDS, Action, Answer, Argument, Reach, Variant
 from .effects import Effect, End
-from .family import FAMILY_GUARDS, SERVED, Feature, actions_of, observe, rows_of
+from .family import FAMILY_GUARDS, Feature, actions_of, observe, rows_of
 from .lifecycle import ROWS, Row, Symbol, Table, compile_rows
 from .session import AnySession, Prompt, Session, Step
 
@@ -158,4 +158,4 @@ def with_history(
 
 
 REFERENCE = Protocol("ref")
-FAMILY = Protocol("family", features=frozenset(SERVED))
+FAMILY = Protocol("family", features=frozenset(Feature))

@@ -7,7 +7,7 @@ wire.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, get_args, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 from .calls import CALLS, ClientCall
 from .lifecycle import Outcome, State
@@ -40,6 +40,12 @@ REQUESTS = (
             202, "when it is journaled; a retry gets the same response, even if it requires an idle session",
             ("R1d", "R22b", "R22c", "R22d", "R27a", "R27b", "R35a", "R35b")),
     *(Request(call.method, path_of(call), call.does, 200, call.answers, call.rules) for call in CALLS),
+    Request("GET", f"{SESSION}/asks", "the open questions of the session's turns", 200,
+            "`{ask, seq, status, kind, title, …}` each, where `ask` is `SEQ.N`; with `?all=true` also ended ones",
+            ("R36k",)),
+    Request("POST", f"{SESSION}/asks/{{ask}}", "the action `answer`, with `{answer, option?, value?, text?}`", 200,
+            "`{ask, status, effect, by?, started?}`; a repeated answer has effect `none`, another one is 409 with the "
+            "question", ("R36b", "R36c", "R36k")),
     Request("GET", f"{SESSION}/prompts/queued", "the number of queued prompts", 200, "a number"),
     Request("GET", f"{SESSION}/prompts/list", "the queued prompts", 200,
             "the texts in queue order; with `?full=true` the prompts, with seq and version"),
@@ -95,6 +101,9 @@ class RunComplete:
     text: Annotated[str, Field("the text of that message", "the message has text", lambda end: bool(end.text))] = ""
     error: Annotated[str, Field("the error message", "the outcome is `error`",
                                 lambda end: end.outcome == Outcome.ERROR.value)] = ""
+    asks: Annotated[tuple[Mapping[str, Any], ...], Field(
+        "the questions of its turn: `{ask, status, started}`", "its turn has asked one", lambda end: bool(end.asks),
+        ("R36k",))] = ()
     cancelled: Annotated[bool, Field("`true`", "the outcome is `canceled`",
                                      lambda end: end.outcome == Outcome.CANCELED.value)] = False
 
@@ -127,6 +136,8 @@ EVENTS = (
               "a slow subscriber MAY miss it", ("R18b",)),
     EventType("run_complete", "a prompt's terminal event; no message of its turn follows", "never",
               ("R14d", "R18a", "R28a", "R28b", "R29d")),
+    EventType("ask", "a question of a turn, when it opens and when it ends: `{ask, seq, status, …}`", "never",
+              ("R36a", "R36b", "R36g", "R36k")),
     EventType("agent_event", "`{type: \"error\", run_id, session_id, error}`: the `run_complete` of this run follows, "
               "with this error", "never", ("R29f",)),
     EventType("gap", "`{missed}` terminal events before this offset are no longer stored", "repeated until received",

@@ -146,6 +146,8 @@ def variant_of(line: TraceLine) -> Variant:
     if line.action == "accept":
         named = line.run_id is not None
         return named if line.if_busy is None else line.if_busy.value + (RUN_ID if named else "")
+    if line.ask is not None:
+        return f"{line.ask} {line.answer}" if line.answer else str(line.ask)
     return HOLD if line.hold else line.outcome
 
 

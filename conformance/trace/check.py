@@ -403,7 +403,7 @@ class TraceCheck:
 
 def _as_found(found: FoundPrompt) -> Prompt:
     """The prompt as the model represents it. An active prompt has begun, whether or not its traits say so."""
-    prompt = Prompt(found.seq, found.run_id is not None, found.state)
+    prompt = Prompt(found.seq, found.run_id is not None, found.state, asks=found.asks)
     return prompt.changed(**(found.traits._replace(begun=found.traits.begun or found.state is State.ACTIVE)._asdict()))
 
 

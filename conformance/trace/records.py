@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from io import BufferedReader
 from typing import Any, NamedTuple
 
-from cancelmark.model.effects import EFFECTS, Effect, End, Start
+from cancelmark.model.effects import ASK_EFFECTS, EFFECTS, Effect, End, Start
 from cancelmark.model.family import ALL_ACTIONS, Feature
 from cancelmark.model.lifecycle import Outcome, State
 from cancelmark.model.protocol import FAMILY
+from cancelmark.model.questions import ANSWERS, Question
 from cancelmark.model.session import DEFAULT_TRAITS, Traits
 
 VERSION = 1
@@ -31,6 +32,7 @@ ENDS = {outcome.value: outcome for outcome in Outcome}
 OWN_LINE = (Start.kind, End.kind)  # the effects that can have a line of their own
 ROW_NAMES = frozenset(row.name for row in FAMILY.rows)
 STATES = {state.value: state for state in State}
+QUESTIONS = {question.value: question for question in Question}
 MODES = {mode.value: mode for mode in (Feature.REJECT, Feature.INTERRUPT)}
 
 
@@ -49,6 +51,8 @@ class TraceEffect(NamedTuple):
     seq: int
     into: int | None = None
     outcome: Outcome | None = None
+    ask: int | None = None
+    answer: str | None = None
 
     @classmethod
     def of(cls, effect: Effect) -> "TraceEffect":
@@ -83,6 +87,7 @@ class FoundPrompt(NamedTuple):
     run_id: str | None
     state: State
     traits: Traits
+    asks: tuple[Question, ...] = ()
 
 
 class FoundSession(NamedTuple):
@@ -115,9 +120,12 @@ class TraceLine:
     hold: bool
     held: bool | None
     traits: tuple[TraceTraits, ...] | None
+    ask: int | None = None
+    answer: str | None = None
 
     def __str__(self) -> str:
         words = [self.action or self.effect or "", *([] if self.seq is None else [str(self.seq)]),
+                 *([] if self.ask is None else [str(self.ask)]), *([] if self.answer is None else [self.answer]),
                  *([] if self.outcome is None else [self.outcome.value]),
                  *([] if self.if_busy is None else [self.if_busy.value]), *(["hold"] if self.hold else [])]
         return " ".join(words) + (f" in session {self.session}" if self.session is not None else "")
@@ -174,7 +182,8 @@ def _effect(value: Any) -> bool:
 
 def _is_found(value: Any) -> bool:
     prompt = {"seq": _SEQ, "run_id": _run_id, "state": lambda state: _text(state) and state in STATES}
-    traits = {"traits": lambda traits: _fields(traits, {**_TRAITS, "begun": _flag})}
+    traits = {"traits": lambda traits: _fields(traits, {**_TRAITS, "begun": _flag}), "asks": lambda asks: (
+        type(asks) is list and all(_text(one) and one in QUESTIONS for one in asks))}
     return type(value) is dict and all(_fields(session, {
         "mark": _count(0),
         "prompts": lambda prompts: type(prompts) is list and all(_fields(p, prompt, traits) for p in prompts),
@@ -195,9 +204,9 @@ def _run_id(value: Any) -> bool:
 
 _SEQ = _count(1)
 _TRAITS = {"revoked": _flag, "front": _count(0), "version": _count(0), "urgent": _flag}
-_DETAILS = {"into": _SEQ, "outcome": _outcome}
+_DETAILS = {"into": _SEQ, "outcome": _outcome, "ask": _SEQ, "answer": lambda value: _text(value) and value in ANSWERS}
 _ASKED: Mapping[Any, Mapping[str, Callable[[Any], bool]]] = {
-    effect.kind: {name: _DETAILS[name] for name in effect.details} for effect in EFFECTS}
+    effect.kind: {name: _DETAILS[name] for name in effect.details} for effect in (*EFFECTS, *ASK_EFFECTS)}
 
 FIELDS: Mapping[str, Field] = {
     "action": Field(f"one of {', '.join(ACTION)}", lambda value: _text(value) and value in ACTION,
@@ -221,9 +230,12 @@ FIELDS: Mapping[str, Field] = {
     "held": Field("true or false", _flag, "whether the session is held after the action"),
     "traits": Field('a list of {"seq": …, "revoked": …, "front": …, "version": …, "urgent": …}', _made,
                     "the prompts whose traits the action has changed, by seq, each with all four traits"),
+    "ask": Field("an integer from 1", _SEQ, "the number of a question, in the order in which its prompt's turn asked"),
+    "answer": Field(" or ".join(ANSWERS), _DETAILS["answer"], "the answer to the question"),
     "found": Field('an object with {"mark": …, "prompts": […]} for each session', _is_found,
                    "the sessions that a recovery found in the journal; a session may have `held`, and a prompt "
-                   "`traits` including `begun`: whether its turn has ever started"),
+                   "`traits` including `begun`: whether its turn has ever started, and `asks`: the states of its "
+                   "questions"),
     "n": Field("an integer from 1", _count(1),
                "the number of the line, from 1 in each life of the server; a numbered trace is complete"),
     "after": Field("an integer from 0", _count(0),
@@ -236,6 +248,7 @@ FIELDS: Mapping[str, Field] = {
 NEEDED: Mapping[str, tuple[str, ...]] = {
     **{name: ("seq",) if action.subject else () for name, action in ACTION.items()},
     "accept": ("session", "seq"), "finish": ("seq", "outcome"),
+    "answer": ("seq", "ask", "answer"), "run": ("seq", "ask"), "withdraw": ("seq", "ask"),
     **dict.fromkeys(("cancel", "clear_queue", "stop", "hold", "resume"), ("session",)),
     "start": ("seq",), "end": ("seq", "outcome"),
 }
@@ -247,6 +260,7 @@ ONLY: Mapping[str, frozenset[str]] = {
     "after": frozenset({"accept", "cancel"}), "found": frozenset({"recover"}), "mark": frozenset(ACTION),
     "rows": frozenset(ACTION), "effects": frozenset(ACTION), "if_busy": frozenset({"accept"}),
     "hold": frozenset({"stop"}), "held": _IN_ONE, "traits": _IN_ONE,
+    "ask": frozenset({"answer", "run", "withdraw"}), "answer": frozenset({"answer"}),
 }
 
 
@@ -287,14 +301,15 @@ def parse_line(number: int, value: Any) -> TraceLine:
         ENDS[value["outcome"]] if "outcome" in value else None, value.get("mark"), value.get("n"), value.get("after"),
         None if rows is None else tuple(TraceRow(row["seq"], row["row"]) for row in rows),
         None if effects is None else tuple(
-            TraceEffect(e["effect"], e["seq"], e.get("into"), ENDS[e["outcome"]] if "outcome" in e else None)
-            for e in effects),
+            TraceEffect(e["effect"], e["seq"], e.get("into"), ENDS[e["outcome"]] if "outcome" in e else None,
+                        e.get("ask"), e.get("answer")) for e in effects),
         None if found is None else {name: FoundSession(session["mark"], session.get("held", False), tuple(
             FoundPrompt(p["seq"], p["run_id"] or None, STATES[p["state"]],
-                        Traits(**p["traits"]) if "traits" in p else DEFAULT_TRAITS) for p in session["prompts"]))
+                        Traits(**p["traits"]) if "traits" in p else DEFAULT_TRAITS,
+                        tuple(QUESTIONS[one] for one in p.get("asks", ()))) for p in session["prompts"]))
             for name, session in found.items()},
         MODES.get(value.get("if_busy")), value.get("hold", False), value.get("held"),
-        None if traits is None else tuple(TraceTraits(**one) for one in traits))
+        None if traits is None else tuple(TraceTraits(**one) for one in traits), value.get("ask"), value.get("answer"))
 
 
 def _kind(value: Any) -> str:

@@ -16,7 +16,7 @@ from cancelmark.model.cluster.search import ClusterResult, Path, search_cluster,
 from cancelmark.model.protocol import Protocol
 
 from ..files import UsageError
-from .protocols import protocol_named, refuse_model_only
+from .protocols import protocol_named
 from .terminal import output, plain_table
 
 MOST = 9
@@ -54,7 +54,6 @@ def run_cluster(arguments: argparse.Namespace, watch: Watch) -> list[Searched]:
         flaw = flaw_named(arguments.flaw)
         return [_timed(flaw.name, flaw.protocol.name if flaw.protocol else "–", flaw.search)]
     protocol = protocol_named(arguments.protocol)
-    refuse_model_only(protocol, "check --cluster")
     if not isinstance(protocol, Protocol):
         raise UsageError(f"--protocol {arguments.protocol}: --cluster supports only ref, family and your own protocols")
     if given:

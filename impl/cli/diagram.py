@@ -22,7 +22,7 @@ from cancelmark.views.traces.sequence import trace_mermaid
 from cancelmark.views.traces.text import trace_text
 
 from ..files import UsageError, write
-from .protocols import add_protocol, protocol_named, refuse_model_only, sound
+from .protocols import add_protocol, protocol_named, sound
 from .width import columns
 
 DESCRIPTION = """\
@@ -88,8 +88,6 @@ def run(arguments: argparse.Namespace) -> int:
         if not isinstance(protocol, Protocol):
             raise UsageError(f"--protocol {protocol.name}: a revision of the original has no {what} diagram; use "
                              "diagram trace")
-        if what == "session":
-            refuse_model_only(protocol, "diagram session")
         graph, mermaid = PROTOCOL[what]
         forms: Mapping[str, Callable[[Protocol], Content]] = {
             "svg": lambda protocol: render_svg(graph(protocol)),

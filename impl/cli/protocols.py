@@ -7,7 +7,7 @@ from functools import cache
 from types import ModuleType
 
 from cancelmark.model.check.explore import StoppedError
-from cancelmark.model.family import Feature, list_model_only
+from cancelmark.model.family import Feature
 from cancelmark.model.lifecycle import IllegalTrigger
 from cancelmark.model.protocol import FAMILY, REFERENCE, Behaviour, Protocol
 from cancelmark.model.session import NoPrompt
@@ -56,13 +56,6 @@ def protocol_named(name: str) -> Behaviour:
                 f"expected a Protocol, found {type(found).__name__}")
         raise UsageError(f"--protocol {name}: {what}; protocols defined there: {', '.join(names) or 'none'}")
     return found
-
-
-def refuse_model_only(protocol: Behaviour, command: str) -> None:
-    """Raise `UsageError` if the protocol has a feature that this command does not support yet."""
-    if lacking := list_model_only(getattr(protocol, "features", ())):
-        raise UsageError(f"--protocol {protocol.name}: `cancelmark {command}` does not support the feature {lacking} "
-                         "yet; use `cancelmark check`")
 
 
 def _with_features(name: str, features: list[str]) -> Protocol:

@@ -22,7 +22,7 @@ NOBODY = UUID(int=0)  # a dead node, the owner of what was moved
 TABLES = {  # the columns that file and database share, with the order of the rows
     "sessions": ("rowid", "id, title, mark, created_at, held"),
     "prompts": ("seq", "seq, session_id, run_id, text, attachments, state, outcome, done_at, digest, first, "
-                       "taken_in_by, revoked, front, version, begun, urgent"),
+                       "taken_in_by, revoked, front, version, begun, urgent, questions"),
     "transitions": ("position", "seq, state, outcome"),
     "messages": ("position", "id, session_id, role, parts, model, provider, created_at, updated_at"),
     "events": ("id", "id, session_id, run_id, type, payload, made_at"),

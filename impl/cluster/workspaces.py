@@ -143,7 +143,8 @@ class SharedWorkspaces(Workspaces):
             raise _make_unknown(id)
         store = PostgresStore(self.database, UUID(id))
         leased = partial(Leased, tell=partial(self.node.tell, id), node=lambda: name_node(self.node.id, self.node.url))
-        runtime = Runtime(self.model, store, grace=self.stop, protocol=self.protocol, ownership=leased)
+        runtime = Runtime(self.model, store, tools=self.tools, grace=self.stop, protocol=self.protocol,
+                          ownership=leased)
         await runtime.start()
         offsets = Offsets(await store.incarnations(), known.log)
         return SharedWorkspace(known, runtime, offsets, await store.sessions(), self.grace, self.queue, self._left,

@@ -1,14 +1,17 @@
 """The runtime: runs sessions, on asyncio and a store."""
 
 from .outbox import Outbox
+from .questions import AskUser, Reply
 from .refusals import (
     Busy,
     Closing,
     Leaving,
     Moved,
     NoPrompt,
+    NoQuestion,
     NoSession,
     OtherVersion,
+    QuestionClosed,
     Refusal,
     RunIdInUse,
     Stuck,
@@ -17,8 +20,10 @@ from .refusals import (
 from .result import Result
 from .run import Handle, Run
 from .runtime import Runtime
+from .turn import ToolRunner
 
 __all__ = [
-    "Busy", "Closing", "Handle", "Leaving", "Moved", "NoPrompt", "NoSession", "OtherVersion", "Outbox",
-    "Refusal", "Result", "Run", "RunIdInUse", "Runtime", "Stuck", "TooLate",
+    "AskUser", "Busy", "Closing", "Handle", "Leaving", "Moved", "NoPrompt", "NoQuestion", "NoSession",
+    "OtherVersion", "Outbox", "QuestionClosed", "Refusal", "Reply", "Result", "Run", "RunIdInUse", "Runtime",
+    "Stuck", "TooLate", "ToolRunner",
 ]

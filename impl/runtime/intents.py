@@ -4,6 +4,7 @@ A call on one prompt also defines the answer for a late caller, whose prompt is 
 nothing has to be stored. `model/calls.py` has the table of all calls.
 """
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -12,10 +13,11 @@ from cancelmark.model.family import HOLD, Feature
 from cancelmark.model.lifecycle import Outcome, State
 
 from .. import wire
-from ..store import MessageRecord, PromptRecord
+from ..store import Json, MessageRecord, PromptRecord
 from .entry import Decision, Intent
 from .outbox import Outbox
-from .refusals import Busy, OtherVersion, Refusal, TooLate
+from .questions import Reply, repeat_answer, show_question
+from .refusals import Busy, NoQuestion, OtherVersion, Refusal, TooLate
 from .result import Result
 from .run import Handle, Run
 from .session import LivePrompt, Session, TakenStep
@@ -130,6 +132,43 @@ class Requeue(OfPrompt):
             return [box.session.take("finish", prompt, Outcome.CANCELED)]
         self.of.messages, self.of.is_resumed = self._messages, True
         return [box.session.take("requeue", prompt)]
+
+
+class Ask(OfPrompt):
+    """Asks a question of the turn. The answer is its number, or 0 if the turn may not ask: it is to stop. `waiter`
+    receives the question once it has ended."""
+
+    def __init__(self, run: Run, question: Json, waiter: "asyncio.Future[Json]") -> None:
+        super().__init__(run)
+        self._question, self._waiter = question, waiter
+
+    def apply(self, box: Outbox) -> Decision:
+        steps = super().apply(box).steps
+        return Decision(steps, len(self.of.prompt.questions) if steps else 0)
+
+    def take(self, box: Outbox, prompt: LivePrompt) -> Sequence[TakenStep]:
+        if not box.session.can("ask", prompt):
+            return ()
+        step = box.session.take("ask", prompt, says=self._question)
+        self.of.asking[len(prompt.questions)] = self._waiter
+        return [step]
+
+
+class OnQuestion(OfPrompt):
+    """A step of the turn on one of its questions. The answer is whether it was taken."""
+
+    def __init__(self, action: str, run: Run, n: int, says: Json) -> None:
+        super().__init__(run)
+        self._action, self._n, self._says = action, n, says
+
+    def apply(self, box: Outbox) -> Decision:
+        steps = super().apply(box).steps
+        return Decision(steps, bool(steps))
+
+    def take(self, box: Outbox, prompt: LivePrompt) -> Sequence[TakenStep]:
+        if not box.session.can(self._action, prompt, str(self._n)):
+            return ()
+        return [box.session.take(self._action, prompt, str(self._n), says=self._says)]
 
 
 class Finish(OfPrompt):
@@ -332,6 +371,34 @@ class Next(CallIntent):
 
     def late(self, record: PromptRecord) -> wire.Placed:
         raise too_late(record)
+
+
+class Answer(CallIntent):
+    """Answers a question of a turn. The first answer wins; the same answer again has no effect."""
+
+    name, features = "answer", (Feature.ASK,)
+
+    def __init__(self, seq: int, n: int, reply: Reply) -> None:
+        super().__init__(seq)
+        self._n, self._reply = n, reply
+
+    def decide_on(self, box: Outbox, prompt: LivePrompt) -> Decision:
+        variant = f"{self._n} {self._reply.answer}"
+        if box.session.can(self.name, prompt, variant):
+            self._reply.check(prompt.questions[self._n - 1])
+            step = box.session.take(self.name, prompt, variant, says=self._reply.describe(self.by))
+            shown = self._show(prompt)
+            return Decision([step], wire.AskAnswered(shown.ask, shown.status, "taken", shown.by))
+        return Decision((), repeat_answer(self._show(prompt), self._reply))
+
+    def late(self, record: PromptRecord) -> wire.AskAnswered:
+        return repeat_answer(self._show(record), self._reply)
+
+    def _show(self, prompt: LivePrompt | PromptRecord) -> wire.Ask:
+        session_id = prompt.session.id if isinstance(prompt, LivePrompt) else prompt.session_id
+        if not 0 < self._n <= len(prompt.questions):
+            raise NoQuestion(f"prompt {prompt.seq} has no question {self._n}; list the questions of the session")
+        return show_question(session_id, prompt.seq, prompt.run_id, self._n, prompt.questions[self._n - 1])
 
 
 def too_late(prompt: LivePrompt | PromptRecord) -> TooLate:

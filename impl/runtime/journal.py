@@ -2,25 +2,30 @@
 
 from collections.abc import Callable, Container, Iterator
 
-from cancelmark.model.effects import End, Fold, Record
+from cancelmark.model.effects import Answered, Ask, End, Fold, Record, Unsure, Withdraw
 from cancelmark.model.family import RUN_ID
 from cancelmark.model.lifecycle import Outcome, State
 from cancelmark.model.session import DEFAULT_TRAITS
 
 from ..store import (
+    ASK,
     TERMINAL,
     AcceptPrompt,
     AppendEvent,
     ChangePrompt,
     HoldSession,
+    Json,
     MessageRecord,
     MovePrompt,
     Operation,
     PutMessage,
     RaiseMark,
     ReplaceText,
+    SetQuestions,
 )
+from ..wire import to_json
 from .messages import canceled_messages
+from .questions import show_question
 from .run import Run
 from .session import LivePrompt, Session, TakenStep
 
@@ -61,6 +66,8 @@ class Journal:
                 add(ChangePrompt(prompt.seq, traits))
         if step.was is not None and step.prompt:
             add(ReplaceText(step.prompt.seq, step.text, step.was))
+        for prompt, questions in step.asked:
+            add(SetQuestions(prompt.seq, tuple(questions)))
         hosts = {e.seq: e.into for e in step if isinstance(e, Fold)} if step.action == "step" else {}
         for prompt, row in step.moved:
             run = self._runs.get(prompt.seq) or self._runs.setdefault(prompt.seq, self._run_of(prompt))
@@ -72,6 +79,10 @@ class Journal:
             add(MovePrompt(seq, row.dest, row.outcome, hosts.get(prompt.seq)))
         for effect in step:
             match effect:
+                case Ask(seq, n) | Answered(seq, n) | Withdraw(seq, n) | Unsure(seq, n):
+                    prompt, question = self._find_question(step, seq, n)
+                    shown = show_question(self._session.id, seq, prompt.run_id, n, question)
+                    add(AppendEvent(self._session.id, ASK, to_json(shown), prompt.run_id))
                 case Record(seq):
                     self.operations += map(PutMessage, self._hand_over())  # the messages of the running turn come first
                     run = self._runs[seq]
@@ -82,6 +93,14 @@ class Journal:
                     run = self._runs[seq]
                     payload = run.result(outcome).to_json(seq)
                     add(AppendEvent(self._session.id, TERMINAL, payload, run.prompt.run_id))
+
+    def _find_question(self, step: TakenStep, seq: int, n: int) -> tuple[LivePrompt, Json]:
+        """A question as the step has left it, with its prompt. Later steps may have changed it."""
+        for prompt, questions in step.asked:
+            if prompt.seq == seq:
+                return prompt, questions[n - 1]
+        prompt = self._runs[seq].prompt  # the step has reported it, and ended the prompt
+        return prompt, prompt.questions[n - 1]
 
     def _hand_over(self) -> Iterator[MessageRecord]:
         """The messages that the running turn has not written yet."""

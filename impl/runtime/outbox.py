@@ -40,8 +40,9 @@ from dataclasses import replace
 from typing import Any
 
 from cancelmark.model.actions import ACTIONS
-from cancelmark.model.effects import Effect, End, Fold, Start, Stop
+from cancelmark.model.effects import Answered, Effect, End, Fold, Start, Stop, Withdraw
 from cancelmark.model.lifecycle import Outcome, State
+from cancelmark.model.questions import Question
 
 from ..store import (
     EPOCH,
@@ -74,7 +75,8 @@ EVERYWHERE = {action.name for action in ACTIONS if action.everywhere}  # traced 
 
 def restore(record: PromptRecord) -> Restored:
     """The in-memory form of a stored prompt that is not done."""
-    return Restored(record.seq, record.text, record.run_id, record.state, record.traits, record.attachments)
+    return Restored(record.seq, record.text, record.run_id, record.state, record.traits, record.attachments,
+                    record.questions)
 
 
 class Outbox:
@@ -516,6 +518,8 @@ class Outbox:
                         self.home.turns.start(self, run)
                 case Stop(seq) if owned:
                     self.home.turns.begin_grace(self, self.runs[seq])
+                case Answered(seq, n) | Withdraw(seq, n) if owned and seq in self.runs:
+                    self.runs[seq].hear_answer(n)
                 case Fold(seq, into) if owned:
                     guest = self.runs[seq]  # it has folded runs of its own if it resumes after a summary
                     self.runs[into].folded_runs += [guest, *guest.folded_runs]
@@ -611,6 +615,9 @@ class Outbox:
                 self.home.turns.admit(self, run)
         if prompt.state is State.CANCELED_ON_ENTRY:
             self.home.turns.settle(self, run)
+        for n in [*run.asking]:  # another server may have taken the answer
+            if n <= len(prompt.asks) and prompt.asks[n - 1] is not Question.OPEN:
+                run.hear_answer(n)
         self.start_if_missing(run)
         if prompt.state is State.ACTIVE and run.turn and prompt.covered and not self._has_pending(Stop, prompt.seq):
             self.home.turns.begin_grace(self, run)

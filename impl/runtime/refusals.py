@@ -4,6 +4,8 @@ import asyncio
 
 from cancelmark.model.lifecycle import Outcome, State
 
+from .. import wire
+
 PAUSES = (0.002, 0.01, 0.05, 0.2)  # seconds of backoff: a fenced node may not know yet that it is dead
 
 
@@ -55,6 +57,18 @@ class TooLate(PromptRefusal):
 
 class OtherVersion(PromptRefusal):
     """The prompt has another text than the caller expects."""
+
+
+class NoQuestion(Refusal):
+    """The prompt's turn has never asked such a question."""
+
+
+class QuestionClosed(Refusal):
+    """A late caller: the question has another answer, or was withdrawn. Carries the question."""
+
+    def __init__(self, why: str, question: wire.Ask) -> None:
+        super().__init__(why)
+        self.question = question
 
 
 class Stuck(Refusal):

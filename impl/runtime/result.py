@@ -18,9 +18,10 @@ class Result(NamedTuple):
     text: str = ""
     message_id: str | None = None
     error: str | None = None
+    asks: tuple[Json, ...] = ()  # the questions of its turn
 
     def to_json(self, seq: int) -> Json:
         """The terminal event on the wire."""
         return to_json(RunComplete(
             self.session_id, seq, self.outcome.value, self.run_id or "", self.message_id or "", self.text,
-            self.error or "", self.outcome is Outcome.CANCELED))
+            self.error or "", self.asks, self.outcome is Outcome.CANCELED))

@@ -6,9 +6,10 @@ from typing import NamedTuple
 
 from cancelmark.model.lifecycle import Outcome
 
-from ..store import Event, MessageRecord
+from ..store import Event, Json, MessageRecord
 from .events import GAP, Broker, Feed, Notice, Subscription
 from .messages import user_message
+from .questions import summarize_questions
 from .result import Result
 from .session import LivePrompt
 from .turn import Turn
@@ -44,6 +45,7 @@ class Run:
         self.trouble: str | None = None  # why a started prompt cannot run
         self.folded_runs: list[Run] = []  # prompts that were folded into it
         self.grace: asyncio.TimerHandle | None = None
+        self.asking: dict[int, asyncio.Future[Json]] = {}  # by number: what its turn waits for
         self.end: Result | Exception | None = None  # once it is known
         self._message: MessageRecord | None = None
         self._waiters: list[asyncio.Future[None]] = []
@@ -83,6 +85,12 @@ class Run:
         """Make the message again on next use: the prompt has a new text."""
         self._message = None
 
+    def hear_answer(self, n: int) -> None:
+        """Pass the end of a question to the turn that waits for it."""
+        waiter = self.asking.pop(n, None)
+        if waiter and not waiter.done():
+            waiter.set_result(self.prompt.questions[n - 1])
+
     def fail(self, why: str) -> Result:
         """The result of a prompt that ends in an error without a turn's result."""
         return Result(self.prompt.session.id, self.prompt.run_id, Outcome.ERROR, error=why)
@@ -97,10 +105,11 @@ class Run:
     def result(self, outcome: Outcome) -> Result:
         """How the prompt ended, given the outcome of its row."""
         said = self.pending_result or Result(self.prompt.session.id, self.prompt.run_id, outcome)
+        if self.prompt.questions:
+            said = said._replace(asks=summarize_questions(self.prompt.seq, self.prompt.questions))
         if said.outcome is outcome and (said.error is None or outcome is Outcome.ERROR):
             return said
-        return Result(said.session_id, said.run_id, outcome, said.text, said.message_id,
-                      said.error if outcome is Outcome.ERROR else None)
+        return said._replace(outcome=outcome, error=said.error if outcome is Outcome.ERROR else None)
 
 
 class Handle:

@@ -12,13 +12,14 @@ from ..models import Attachment, Model
 from ..store import ClosingSession, ConstraintViolation, MemoryStore, PromptRecord, Store, StoreError
 from .environment import Environment, Ownership, Ready
 from .events import Broker
-from .intents import GONE, Accept, CallIntent, Cancel, ClearQueue, Hold, Next, Replace, Revoke, Stop
+from .intents import GONE, Accept, Answer, CallIntent, Cancel, ClearQueue, Hold, Next, Replace, Revoke, Stop
 from .messages import wire_part
 from .outbox import Outbox
 from .ownership import Sole
+from .questions import Reply, parse_question, show_question
 from .refusals import Closing, Moved, NoPrompt, NoSession, Refusal, RunIdInUse, pause
 from .run import Handle
-from .session import LivePrompt, refuse_model_only
+from .session import LivePrompt
 from .trace import TraceWriter
 from .turn import ToolRunner
 from .turns import Turns
@@ -41,7 +42,6 @@ class Runtime(Environment):
         ready: Ready | None = None, trace: TraceWriter | None = None, protocol: Protocol = REFERENCE,
         ownership: Callable[[Environment, Turns], Ownership] = Sole,
     ) -> None:
-        refuse_model_only(protocol)
         store = store or MemoryStore()
         super().__init__(store, Broker(store), trace, protocol)
         self.model, self.grace, self.ready = model, grace, ready
@@ -202,6 +202,21 @@ class Runtime(Environment):
         """Move a waiting prompt ahead of all others. Raises `TooLate`."""
         placed: wire.Placed = await self.call(session_id, Next(key), by)
         return placed
+
+    async def answer(self, session_id: str, ask: str, reply: Reply, *, by: str = "") -> wire.AskAnswered:
+        """Answer a question of a turn (`SEQ.N`). The first answer wins; the same answer again has no effect. Raises
+        `NoPrompt` or `NoQuestion`, `QuestionClosed` if it was answered otherwise or withdrawn, and `Refusal` if the
+        question does not take this answer."""
+        seq, n = parse_question(ask)
+        answered: wire.AskAnswered = await self.call(session_id, Answer(seq, n, reply), by)
+        return answered
+
+    async def list_asks(self, session_id: str, *, closed: int = 0) -> list[wire.Ask]:
+        """The open questions of the session, as stored; with `closed`, also those that have ended, of its unfinished
+        prompts and of that many finished ones."""
+        return [show_question(session_id, record.seq, record.run_id, n, question)
+                for record in await self.store.prompts(session_id, closed)
+                for n, question in enumerate(record.questions, 1) if closed or question["status"] == "open"]
 
     def _refuse_unstorable(self, text: str, run_id: str | None, attachments: Sequence[Attachment]) -> None:
         if not (text.strip() or attachments):

@@ -11,21 +11,26 @@ indexes. A test replays every edge of the model's reachable graph here and compa
 
 import threading
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 from cancelmark.model.actions import Argument, Variant, effects_of
 from cancelmark.model.effects import Effect
-from cancelmark.model.family import RUN_ID, Feature, list_model_only
+from cancelmark.model.family import RUN_ID, Feature
 from cancelmark.model.lifecycle import INITIAL, Guard, IllegalTrigger, Outcome, Row, State, Symbol, Trigger, row_of
 from cancelmark.model.protocol import REFERENCE, Protocol
+from cancelmark.model.questions import Question
 from cancelmark.model.session import DEFAULT_TRAITS, Traits
 
-from ..store import make_digest
+from ..store import Json, make_digest
 from .machine import lifecycle_of
 
 _seq, _position = attrgetter("seq"), attrgetter("position")
+
+
+# By action: why it withdraws the questions of a prompt. All others cancel the prompt.
+WHY: Mapping[str, str] = {"finish": "ended", "requeue": "requeued", "recover": "crash"}
 
 
 class NotAllowed(Exception):
@@ -43,10 +48,15 @@ class TraitChange(NamedTuple):
 class TakenStep(list[Effect]):
     """A step that was taken: its effects, in order, and what the journal and a trace record of it."""
 
-    __slots__ = ("action", "after", "begun", "changed", "held", "mark", "moved", "prompt", "text", "variant", "was")
+    __slots__ = ("action", "after", "asked", "begun", "changed", "held", "mark", "moved", "prompt", "says", "text",
+                 "variant", "was")
 
-    def __init__(self, action: str, prompt: "LivePrompt | None" = None, variant: Variant = None) -> None:
+    def __init__(
+        self, action: str, prompt: "LivePrompt | None" = None, variant: Variant = None, says: Json | None = None,
+    ) -> None:
         self.action, self.prompt, self.variant = action, prompt, variant  # as in `model.actions`
+        self.says = says  # of a step on a question: what is journaled of it besides its state
+        self.asked: Sequence[tuple[LivePrompt, Sequence[Json]]] = ()  # prompts whose questions it changed, and these
         self.moved: list[tuple[LivePrompt, Row]] = []  # prompts that it moved, and along which rows
         self.changed: list[TraitChange] = []  # prompts to which it gave new traits
         self.begun: list[LivePrompt] = []  # prompts that it started for the first time
@@ -81,15 +91,16 @@ class Counter:
 class LivePrompt:
     """A prompt that is not done. Only the machine changes its state."""
 
-    __slots__ = ("attachments", "begun", "front", "outcome", "position", "revoked", "run_id", "seq", "session", "state",
-                 "text", "urgent", "version")
+    __slots__ = ("asks", "attachments", "begun", "front", "outcome", "position", "questions", "revoked", "run_id",
+                 "seq", "session", "state", "text", "urgent", "version")
 
     def __init__(
         self, session: "Session", seq: int, text: str = "", run_id: str | None = None, state: State = INITIAL,
-        traits: Traits = DEFAULT_TRAITS, attachments: Sequence[Any] = (),
+        traits: Traits = DEFAULT_TRAITS, attachments: Sequence[Any] = (), questions: Sequence[Json] = (),
     ) -> None:
         self.session, self.seq, self.text, self.run_id = session, seq, text, run_id
-        self.attachments = attachments  # as they are stored
+        self.attachments, self.questions = attachments, questions  # as they are stored
+        self.asks = tuple([Question(one["status"]) for one in questions]) if questions else ()  # their states
         self.state = state
         self.give(traits)
         self.outcome: Outcome | None = None
@@ -122,20 +133,13 @@ class Restored(NamedTuple):
     state: State
     traits: Traits = DEFAULT_TRAITS
     attachments: Sequence[Any] = ()
-
-
-def refuse_model_only(protocol: Protocol) -> None:
-    """Raise ValueError if the protocol has a feature that the runtime does not support yet."""
-    if lacking := list_model_only(protocol.features):
-        raise ValueError(f"protocol {protocol.name}: the runtime does not support the feature {lacking} yet; use a "
-                         "protocol without it")
+    questions: Sequence[Json] = ()
 
 
 class Session:
     """The prompts of one session that are not done, its mark, its queue and its active prompt."""
 
     def __init__(self, id: str, counter: Counter, mark: int = 0, *, protocol: Protocol = REFERENCE) -> None:
-        refuse_model_only(protocol)
         self.id, self.counter, self.mark, self.protocol = id, counter, mark, protocol
         self.down = False
         self.torn = False  # a step has failed halfway
@@ -185,15 +189,15 @@ class Session:
             self.prompts.update((prompt.seq, prompt) for prompt in live)
 
     def take(self, action: str, prompt: LivePrompt | None = None, variant: Variant = None, latest: int | None = None,
-             ) -> TakenStep:
+             says: Json | None = None) -> TakenStep:
         """Take one step: an action of the protocol on the session, or on one of its prompts. A cancel reaches what had
-        been accepted by `latest`.
+        been accepted by `latest`. A step on a question is journaled with what it `says`.
 
         If no row allows the action, raises `IllegalTrigger` and changes nothing. If the action itself raises, the
         session is torn and takes no more steps until it is reloaded.
         """
         with self._lock:
-            return self._take(action, prompt, variant, self.counter.latest if latest is None else latest)
+            return self._take(action, prompt, variant, self.counter.latest if latest is None else latest, says)
 
     def find(self, key: int | str) -> LivePrompt | None:
         """The prompt with that seq or run id, unless it is done."""
@@ -223,7 +227,9 @@ class Session:
         subject = self.protocol.action(action).subject
         return not self.down and subject is not None and subject(self, prompt, variant)
 
-    def _take(self, name: str, prompt: LivePrompt | None, variant: Variant, seq: int) -> TakenStep:
+    def _take(
+        self, name: str, prompt: LivePrompt | None, variant: Variant, seq: int, says: Json | None = None,
+    ) -> TakenStep:
         action = self.protocol.action(name)
         if self.torn:
             raise RuntimeError(f"session {self.id} failed halfway through {self.effects.action}; reload it first")
@@ -236,7 +242,7 @@ class Session:
                 raise IllegalTrigger(prompt, prompt.state, name + how)
         elif action.allowed is not None and not action.allowed(self, variant):
             raise NotAllowed(f"session {self.id} is held or busy; retry {name} ({variant}) when it is idle")
-        effects = self.effects = TakenStep(name, prompt, variant)
+        effects = self.effects = TakenStep(name, prompt, variant, says)
         self.torn = True
         action.apply(self, Argument(prompt, variant, seq))
         self.torn = False
@@ -288,6 +294,17 @@ class Session:
         prompt.give(traits)
         if queued:
             self._index(prompt)
+
+    def set_asks(self, prompt: LivePrompt, asks: Sequence[Question]) -> None:
+        says = self.effects.says
+        if says is None:  # another step settles them
+            says = {"why": WHY.get(self.effects.action, "canceled")}
+        known = (*prompt.questions, *[{}] * (len(asks) - len(prompt.questions)))
+        prompt.questions = tuple(
+            question if question.get("status") == now.value else {**question, **says, "status": now.value}
+            for question, now in zip(known, asks))
+        prompt.asks = tuple(asks)
+        self.effects.asked = [*(one for one in self.effects.asked if one[0] is not prompt), (prompt, prompt.questions)]
 
     def _unindex(self, prompt: LivePrompt, state: State) -> None:
         """Remove the prompt from the index of that state."""

@@ -22,10 +22,11 @@ from pathlib import Path
 from time import time
 from typing import Any, Self, TextIO
 
-from cancelmark.model.effects import EFFECTS, encode_effect
+from cancelmark.model.effects import ASK_EFFECTS, EFFECTS, encode_effect
 from cancelmark.model.family import ALL_ACTIONS, HOLD, Feature, accepted_as
 from cancelmark.model.lifecycle import Outcome, State
 from cancelmark.model.protocol import FAMILY
+from cancelmark.model.questions import ANSWERS, Question
 from cancelmark.model.session import DEFAULT_TRAITS
 
 from ..store import Json
@@ -34,6 +35,7 @@ from .session import Session, TakenStep
 log = logging.getLogger("cancelmark")
 
 VERSION = 1
+ON_QUESTION = ("answer", "run", "withdraw")
 MODES = (Feature.REJECT, Feature.INTERRUPT)
 
 
@@ -72,10 +74,14 @@ SCHEMA: Mapping[str, Any] = {
         "rows": {"type": "array", "description": "the moves of prompts, in order", "items": _object({
             "seq": _SEQ, "row": {"enum": sorted({row.name for row in FAMILY.rows})}})},
         "effects": {"type": "array", "description": "what the action asks for, in order", "items": _object({
-            "effect": {"enum": [effect.kind for effect in EFFECTS]}, "seq": _SEQ,
+            "effect": {"enum": [effect.kind for effect in (*EFFECTS, *ASK_EFFECTS)]}, "seq": _SEQ,
             "into": {**_SEQ, "description": "of a fold: the prompt whose turn takes it in"},
             "outcome": {"enum": [outcome.value for outcome in Outcome], "description": "of an end"},
-        }, optional=("into", "outcome"))},
+            "ask": {**_SEQ, "description": "of an effect on a question: its number"},
+            "answer": {"enum": [*ANSWERS], "description": "of the effect answered"},
+        }, optional=("into", "outcome", "ask", "answer"))},
+        "ask": {**_SEQ, "description": "of an action on a question: its number"},
+        "answer": {"enum": [*ANSWERS], "description": "of an answer"},
         "if_busy": {"enum": ["queue", *(mode.value for mode in MODES)],
                     "description": "of an acceptance: what the caller wants if the session is busy; queue if absent"},
         "hold": {**_FLAG, "description": "of a stop: whether it holds the session too; not if absent"},
@@ -86,8 +92,11 @@ SCHEMA: Mapping[str, Any] = {
                   _object({"mark": _MARK, "held": _FLAG, "prompts": {"type": "array", "items": _object({
                       "seq": _SEQ, "run_id": _RUN_ID, "state": {"enum": [state.value for state in State]},
                       "traits": _object({**_TRAITS, "begun": {**_FLAG, "description": "its turn has started once"}}),
-                  }, optional=("traits",))}}, optional=("held",))},
-    }, optional=("seq", "run_id", "outcome", "after", "found", "if_busy", "hold", "held", "traits")),
+                      "asks": {"type": "array", "description": "the states of its questions, by number",
+                               "items": {"enum": [question.value for question in Question]}},
+                  }, optional=("traits", "asks"))}}, optional=("held",))},
+    }, optional=("seq", "run_id", "outcome", "after", "found", "if_busy", "hold", "held", "traits", "ask",
+                 "answer")),
 }
 
 
@@ -133,6 +142,9 @@ class TraceWriter:
             line |= {"seq": effects.prompt.seq, "run_id": effects.prompt.run_id}
         if isinstance(effects.variant, Outcome):
             line["outcome"] = effects.variant.value
+        if effects.action in ON_QUESTION:
+            n, _, answer = str(effects.variant).partition(" ")
+            line |= {"ask": int(n), **({"answer": answer} if answer else {})}
         if after is not None:
             line["after"] = after
         for mode in MODES:
@@ -183,5 +195,6 @@ def describe_sessions(sessions: Iterable[Session]) -> Json:
     return {session.id: {"mark": session.mark, **({"held": True} if session.held else {}), "prompts": [
         {"seq": prompt.seq, "run_id": prompt.run_id, "state": prompt.state.value,
          **({"traits": prompt.traits._asdict()}
-            if session.protocol.features and prompt.traits != DEFAULT_TRAITS else {})}
+            if session.protocol.features and prompt.traits != DEFAULT_TRAITS else {}),
+         **({"asks": [question.value for question in prompt.asks]} if prompt.asks else {})}
         for prompt in session.prompts.values()]} for session in sessions}

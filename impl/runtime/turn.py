@@ -8,6 +8,7 @@ they are committed together with the end of the prompt.
 """
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ from ..store import MessageRecord
 from .conversation import LONGEST, Read, read_back, summarize
 from .events import Feed
 from .messages import finished, said, saying, since_summary, text_of, wire_message, wire_part
+from .questions import AskUser, Verdict
 from .result import Result
 from .tasks import wait_through_cancel
 
@@ -51,13 +53,21 @@ Recall = Callable[[str], Awaitable[Conversation]]
 FollowUps = Callable[[], Awaitable[tuple[Sequence[MessageRecord], asyncio.CancelledError | None]]]
 
 
+# Asks a question of the named tool, and waits for its end. None: the turn may not ask, because it is to stop.
+Ask = Callable[[AskUser, str], Awaitable[Verdict | None]]
+
+# Whether the tool of an allowed question may start: this is journaled first.
+StartTool = Callable[[int], Awaitable[bool]]
+
+
 @dataclass(frozen=True)
 class ToolRunner:
     """A tool, and the function that runs it on the text of its arguments. The model receives what that raises as an
-    error."""
+    error. With `ask`, a turn asks what that returns for the arguments, if anything, before it runs the tool."""
 
     tool: Tool
     run: Callable[[str], Awaitable[str]]
+    ask: Callable[[str], AskUser | None] | None = None
 
 
 class Turn:
@@ -80,11 +90,14 @@ class Turn:
         say: Say,
         follow_ups: FollowUps,
         feed: Feed,
+        ask: Ask,
+        start_tool: StartTool,
         is_resumed: bool = False,
     ) -> None:
         self.seq, self._run_id, self.model, self.tools = seq, run_id, model, tools
         self.abandoned = False
         self._history, self._recall, self._say, self._follow_ups, self._feed = history, recall, say, follow_ups, feed
+        self._ask_user, self._start_tool = ask, start_tool
         self._prompt, self._is_resumed = prompt, is_resumed
         self._messages: dict[str, MessageRecord] = {}  # the session's, from the user's message on
         self._found = 0  # how many of these existed when the turn resumed, or was summarized
@@ -233,9 +246,26 @@ class Turn:
         if runner is None:
             return ToolResult(call.id, call.name, f"unknown tool {call.name!r}; use an offered one", is_error=True)
         try:
-            return ToolResult(call.id, call.name, await runner.run(call.input))
+            given, refused = await self._get_permission(call, runner)
+            if refused:
+                return ToolResult(call.id, call.name, refused, is_error=True)
+            return ToolResult(call.id, call.name, await runner.run(given))
         except Exception as failed:
             return ToolResult(call.id, call.name, f"{type(failed).__name__}: {failed}", is_error=True)
+
+    async def _get_permission(self, call: ToolCall, runner: ToolRunner) -> tuple[str, str]:
+        """What the tool runs on, and why it must not run; the latter is empty if it may. It may have to ask."""
+        question = runner.ask(call.input) if runner.ask else None
+        if question is None:
+            return call.input, ""
+        verdict = await self._ask_user(question, call.name)
+        if verdict is None:
+            return "", "the turn is to stop"
+        if not verdict.allowed:
+            return "", verdict.reason
+        if not await self._start_tool(verdict.number):
+            return "", "permission was withdrawn"
+        return json.dumps(verdict.question["value"]) if question.kind == "input" else call.input, ""
 
     async def _summarize(self, failed: ModelError) -> Result | None:
         """Replace a conversation that no longer fits by a summary. Returns None: the turn goes on from there."""

@@ -9,16 +9,19 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
+from time import time
 from typing import Any
 
+from cancelmark.model.family import Feature
 from cancelmark.model.lifecycle import Outcome, State
 
 from ..models import Model
-from ..store import CommitAnswer, Committed, Lost, MessageRecord
+from ..store import CommitAnswer, Committed, Json, Lost, MessageRecord
 from .conversation import ConversationCache
 from .environment import Environment, Ready
-from .intents import Enter, Fail, Finish, Requeue, Settle, TakeIn
+from .intents import Ask, Enter, Fail, Finish, OnQuestion, Requeue, Settle, TakeIn
 from .outbox import Outbox
+from .questions import AskUser, Verdict
 from .refusals import Refusal
 from .result import Result
 from .run import Run
@@ -33,6 +36,10 @@ class Turns:
     def __init__(self, home: Environment, model: Model, tools: Iterable[ToolRunner], grace: float) -> None:
         self.home, self.model, self.grace = home, model, grace
         self.tools = {runner.tool.name: runner for runner in tools}
+        if Feature.ASK not in home.protocol.features and any(runner.ask for runner in self.tools.values()):
+            names = ", ".join(name for name, runner in self.tools.items() if runner.ask)
+            raise ValueError(f"protocol {home.protocol.name} has no questions, and these tools ask: {names}; use a "
+                             "protocol with the feature ask, such as FAMILY")
         self._memory = ConversationCache()
 
     def admit(self, box: Outbox, run: Run) -> None:
@@ -86,7 +93,8 @@ class Turns:
             seq=prompt.seq, run_id=prompt.run_id, prompt=run.message, model=self.model, tools=self.tools,
             history=history, recall=partial(self._memory.recall, session.id, history),
             say=partial(self._store_messages, box, run),
-            follow_ups=partial(self._fold_in, box, run), feed=run.feed, is_resumed=run.is_resumed)
+            follow_ups=partial(self._fold_in, box, run), feed=run.feed, ask=partial(self._ask, box, run),
+            start_tool=partial(self._start_tool, box, run), is_resumed=run.is_resumed)
 
     async def _fold_in(self, box: Outbox, run: Run) -> tuple[Sequence[MessageRecord], asyncio.CancelledError | None]:
         """The messages of the prompts that fold into the turn now, and a cancellation that arrived meanwhile."""
@@ -95,6 +103,28 @@ class Turns:
         folding = box.submit(TakeIn(run))
         canceled = await wait_through_cancel(folding)
         return [guest.message for guest in folding.result()], canceled
+
+    # --- questions
+
+    async def _ask(self, box: Outbox, run: Run, question: AskUser, tool: str) -> Verdict | None:
+        """Ask a question of the turn, and wait for its end. None if the turn may not ask: it is to stop."""
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[Json] = loop.create_future()
+        n = await box.submit(Ask(run, question.describe(tool, time()), waiter))
+        if not n:
+            return None
+        expiry = loop.call_later(question.timeout, lambda: box.submit_nowait(
+            OnQuestion("withdraw", run, n, {"why": "timeout"}))) if question.timeout else None
+        try:
+            return Verdict(n, await waiter)
+        finally:
+            if expiry:
+                expiry.cancel()
+
+    async def _start_tool(self, box: Outbox, run: Run, n: int) -> bool:
+        """Journal that the tool of an allowed question starts. False if its permission is void."""
+        started: bool = await box.submit(OnQuestion("run", run, n, {}))
+        return started
 
     # --- writing messages
 

@@ -46,6 +46,7 @@ from .refusals import Busy, Closing, Leaving, NoSession, Refusal, RunIdInUse, St
 from .retention import EVERYTHING, Retention
 from .runtime import Runtime
 from .trace import TraceWriter
+from .turn import ToolRunner
 
 log = logging.getLogger("cancelmark.workspace")
 
@@ -315,9 +316,10 @@ class Workspaces:
 
     def __init__(self, model: Model, directory: Path | None = None, *, grace: float = GRACE, stop: float = 5.0,
                  queue: int = QUEUE, limit: int = OPEN, traces: Path | None = None,
-                 retention: Retention = EVERYTHING, protocol: Protocol = FAMILY) -> None:
+                 retention: Retention = EVERYTHING, protocol: Protocol = FAMILY,
+                 tools: Sequence[ToolRunner] = ()) -> None:
         self.model, self.directory, self.traces, self.retention = model, directory, traces, retention
-        self.protocol = protocol
+        self.protocol, self.tools = protocol, tools
         self.grace, self.stop, self.queue, self.limit = grace, stop, queue, limit
         self.closing = False
         self.full_until = 0.0  # on the event loop's clock
@@ -475,7 +477,7 @@ class Workspaces:
                 trace = TraceWriter(self.traces / f"{record.id}.ndjson")
             except OSError as error:
                 log.error("trace could not be opened", extra={"workspace": record.id, "problem": error})
-        runtime = Runtime(self.model, store, grace=self.stop, trace=trace, protocol=self.protocol)
+        runtime = Runtime(self.model, store, tools=self.tools, grace=self.stop, trace=trace, protocol=self.protocol)
         await runtime.start()
         offsets = Offsets(await store.incarnations(), record.log)
         return Workspace(record, runtime, offsets, await store.sessions(), self.grace, self.queue, self._left,

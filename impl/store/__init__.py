@@ -41,8 +41,10 @@ from .operations import (
     PutMessage,
     RaiseMark,
     ReplaceText,
+    SetQuestions,
 )
 from .records import (
+    ASK,
     TERMINAL,
     Event,
     Incarnation,
@@ -59,6 +61,7 @@ from .steps import EPOCH, CommitAnswer, CommitRequest, Committed, Conflict, Lost
 from .troubles import explain
 
 __all__ = [
+    "ASK",
     "EPOCH",
     "MIGRATIONS",
     "TERMINAL",
@@ -91,6 +94,7 @@ __all__ = [
     "RaiseMark",
     "ReplaceText",
     "SessionRecord",
+    "SetQuestions",
     "Snapshot",
     "SqliteStore",
     "Store",

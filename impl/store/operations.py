@@ -60,6 +60,13 @@ class ReplaceText(NamedTuple):
     was: str
 
 
+class SetQuestions(NamedTuple):
+    """Replaces what is journaled of the questions that a prompt's turn has asked."""
+
+    seq: int
+    questions: tuple[Json, ...]
+
+
 class HoldSession(NamedTuple):
     """Sets whether the session is held."""
 
@@ -99,8 +106,8 @@ class ForgetPrompt(NamedTuple):
 
 
 Operation: TypeAlias = (
-    NewSession | RaiseMark | HoldSession | AcceptPrompt | MovePrompt | ChangePrompt | ReplaceText | PutMessage
-    | AppendEvent | DropEvent | ForgetPrompt)
+    NewSession | RaiseMark | HoldSession | AcceptPrompt | MovePrompt | ChangePrompt | ReplaceText | SetQuestions
+    | PutMessage | AppendEvent | DropEvent | ForgetPrompt)
 Batch: TypeAlias = Sequence[Operation]
 
 # What each requires in order not to be refused.
@@ -112,6 +119,7 @@ NEEDS: Mapping[type[Operation], str] = {
     MovePrompt: "a prompt that exists and is not done, and an outcome if and only if the new state is done",
     ChangePrompt: "a prompt that exists and is not done",
     ReplaceText: "a prompt that exists and is not done",
+    SetQuestions: "a prompt that exists and is not done",
     PutMessage: "a session that exists, an id that no other session's message has, and a prompt that is not done if it "
                 "names one",
     AppendEvent: "a session that exists",

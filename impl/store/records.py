@@ -9,6 +9,7 @@ from cancelmark.model.lifecycle import Outcome, State
 from cancelmark.model.session import DEFAULT_TRAITS, Traits
 
 TERMINAL = "run_complete"  # the type of a terminal event
+ASK = "ask"  # the type of an event that opens or closes a question
 Json: TypeAlias = Mapping[str, Any]  # a JSON object; must not be changed once it is shared
 
 
@@ -40,6 +41,7 @@ class PromptRecord(NamedTuple):
     traits: Traits = DEFAULT_TRAITS
     first: str | None = None  # the digest of its accepted text, once the text is replaced
     into: int | None = None  # once it is folded: the prompt into whose turn
+    questions: tuple[Json, ...] = ()  # that its turn has asked, in order of number
 
     def was(self, text: str, attachments: Sequence[Json] = ()) -> bool:
         """Whether it was accepted with that text and those attachments."""

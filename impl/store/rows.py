@@ -6,6 +6,7 @@ from types import NoneType
 from typing import Any, TypeVar
 
 from cancelmark.model.lifecycle import Outcome, State
+from cancelmark.model.questions import Question
 from cancelmark.model.session import Traits
 
 from .interface import Broken
@@ -13,6 +14,8 @@ from .records import Event, Incarnation, Json, MessageRecord, PromptRecord, Sess
 from .troubles import DAMAGED
 
 V = TypeVar("V")
+
+STATUSES = frozenset(question.value for question in Question)
 
 NAMES = {"make_session": "session", "make_mark": "session", "make_prompt": "prompt", "make_transition": "prompt",
          "make_message": "message", "make_event": "event", "make_life": "life", "int": "number"}
@@ -42,13 +45,14 @@ def make_mark(session_id: Any, mark: Any, held: Any) -> tuple[str, int, bool]:
 
 def make_prompt(seq: int, session_id: Any, text: Any, run_id: Any, state: Any, outcome: Any, digest: Any,
                 attachments: Any, revoked: Any, front: Any, version: Any, begun: Any, urgent: Any, first: Any,
-                into: Any) -> PromptRecord:
+                into: Any, questions: Any) -> PromptRecord:
     traits = Traits(bool(_number("revoked", revoked)), _number("front", front), _number("version", version),
                     bool(_number("begun", begun)), bool(_number("urgent", urgent)))
     return PromptRecord(seq, _text("session_id", session_id), _text("text", text), _text_or_none("run_id", run_id),
                         State(state), None if outcome is None else Outcome(outcome), _text_or_none("digest", digest),
                         () if attachments is None else _parts("attachments", attachments), traits,
-                        _text_or_none("first", first), None if into is None else _number("taken_in_by", into))
+                        _text_or_none("first", first), None if into is None else _number("taken_in_by", into),
+                        () if questions is None else _questions(questions))
 
 
 def make_transition(seq: int, state: Any, outcome: Any, position: int) -> Transition:
@@ -67,6 +71,13 @@ def _parts(name: str, value: Any) -> tuple[Json, ...]:
     found = json.loads(_text(name, value))
     if not isinstance(found, list) or not all(map(_is_part, found)):
         raise ValueError(f"{name}: expected a list of objects with a type and data")
+    return tuple(found)
+
+
+def _questions(value: Any) -> tuple[Json, ...]:
+    found = json.loads(_text("questions", value))
+    if not isinstance(found, list) or not all(isinstance(one, dict) and one.get("status") in STATUSES for one in found):
+        raise ValueError("questions: expected a list of objects with a status")
     return tuple(found)
 
 

@@ -111,6 +111,10 @@ MIGRATIONS: tuple[str, ...] = (
     ALTER TABLE prompts ADD COLUMN taken_in_by INTEGER;
     UPDATE prompts SET begun = 1 WHERE state <> 'done' AND seq IN (SELECT seq FROM transitions WHERE state = 'active');
     """,
+    """
+    -- A JSON list of the questions that its turn has asked; nothing if it has asked none.
+    ALTER TABLE prompts ADD COLUMN questions TEXT;
+    """,
 )
 
 

@@ -21,6 +21,7 @@ from .operations import (
     PutMessage,
     RaiseMark,
     ReplaceText,
+    SetQuestions,
 )
 
 _NEW_SESSION = "INSERT INTO sessions (id, title, mark, created_at) VALUES (?, ?, 0, ?)"
@@ -38,6 +39,7 @@ _CHANGE_PROMPT = """
     UPDATE prompts SET revoked = ?, front = ?, version = ?, urgent = ? WHERE seq = ? AND state <> 'done'
 """
 _REPLACE_TEXT = "UPDATE prompts SET text = ?, first = coalesce(first, ?) WHERE seq = ? AND state <> 'done'"
+_SET_QUESTIONS = "UPDATE prompts SET questions = ? WHERE seq = ? AND state <> 'done'"
 _PUT_MESSAGE = """
     INSERT INTO messages (id, session_id, role, parts, model, provider, created_at, updated_at)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?)
@@ -55,7 +57,7 @@ _DROP_EVENT = """
 """
 _FORGETTABLE = "seq = ? AND state = 'done' AND digest IS NULL AND seq < (SELECT max(seq) FROM prompts)"
 _FORGET_PROMPT = f"DELETE FROM prompts WHERE {_FORGETTABLE} AND run_id IS NULL"
-_FORGET_TEXT = ("UPDATE prompts SET text = '', attachments = NULL, digest = ?"
+_FORGET_TEXT = ("UPDATE prompts SET text = '', attachments = NULL, questions = NULL, digest = ?"
                 f" WHERE {_FORGETTABLE} AND run_id IS NOT NULL")
 FREEING = frozenset((_DROP_EVENT, _FORGET_PROMPT, _FORGET_TEXT))
 
@@ -99,6 +101,8 @@ def make_statement(op: Operation) -> Statement:
             return Statement(op, _CHANGE_PROMPT, (traits.revoked, traits.front, traits.version, traits.urgent, seq))
         case ReplaceText():
             return Statement(op, _REPLACE_TEXT, (op.text, op.was, op.seq))
+        case SetQuestions():
+            return Statement(op, _SET_QUESTIONS, (_dumps(op.questions), op.seq))
         case HoldSession():
             return Statement(op, _HOLD_SESSION, (op.held, op.session_id))
         case PutMessage(m, during):

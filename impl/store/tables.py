@@ -202,7 +202,7 @@ def _make_event(id: int, op: Operation) -> Event:
 
 
 _PROMPT = ("seq, session_id, text, run_id, state, outcome, digest, attachments, revoked, front, version, begun, urgent,"
-           " first, taken_in_by")
+           " first, taken_in_by, questions")
 _REMEMBERED = "state = 'done' AND digest IS NULL"
 _UNFINISHED = f"SELECT {_PROMPT} FROM prompts WHERE state <> 'done'"
 _UNFINISHED_OF_SESSION = f"{_UNFINISHED} AND +session_id = ?"  # the plus selects the index of unfinished prompts

@@ -9,7 +9,7 @@ from support.budget import long
 from cancelmark.model.ask import ASK_ACTIONS
 from cancelmark.model.check.explore import Explorer, explore
 from cancelmark.model.effects import encode_effect
-from cancelmark.model.family import MODEL_ONLY, SERVED, Feature
+from cancelmark.model.family import QUEUE_FEATURES, Feature
 from cancelmark.model.family_properties import ASK_PROPERTIES, properties_for
 from cancelmark.model.lifecycle import ROWS, State
 from cancelmark.model.observer import unreached, wish_of
@@ -55,10 +55,11 @@ def test_a_protocol_with_questions_holds_and_has_its_counts(
 
 def test_questions_add_no_row_and_change_nothing_that_does_not_have_them() -> None:
     assert ALONE.rows == ROWS
-    assert {*Feature} - {*SERVED} == {*MODEL_ONLY} == {ASK}
+    assert {*Feature} - {*QUEUE_FEATURES} == {ASK}
     added = {action.name for action in ASK_ACTIONS}
-    assert added.isdisjoint(action.name for action in (*REFERENCE.actions, *FAMILY.actions))
-    assert {a.name for a in ALL.actions} - {a.name for a in FAMILY.actions} == added
+    calls = having(*QUEUE_FEATURES).actions
+    assert added.isdisjoint(action.name for action in (*REFERENCE.actions, *calls))
+    assert {a.name for a in FAMILY.actions} - {a.name for a in calls} == added
     assert {p.id for p in properties_for(ALONE)} - {p.id for p in PROPERTIES} == {p.id for p in ASK_PROPERTIES}
     assert all(len(action.effect.splitlines()) == 1 for action in ALL.actions), "a cell of a table"
 

@@ -12,8 +12,14 @@ from support.counts import FAMILY_PINNED
 from cancelmark.model.actions import Action, Variant
 from cancelmark.model.check.explore import explore
 from cancelmark.model.effects import Fold
-from cancelmark.model.family import ALL_ACTIONS, FAMILY_ACTIONS, SERVED, Feature
-from cancelmark.model.family_properties import ALL_PROPERTIES, FAMILY_PROPERTIES, REWORDED, properties_for
+from cancelmark.model.family import ALL_ACTIONS, FAMILY_ACTIONS, QUEUE_FEATURES, Feature
+from cancelmark.model.family_properties import (
+    ALL_PROPERTIES,
+    ASK_PROPERTIES,
+    FAMILY_PROPERTIES,
+    REWORDED,
+    properties_for,
+)
 from cancelmark.model.lifecycle import ROWS, Guard, Row, State, Trigger
 from cancelmark.model.observer import wish_of
 from cancelmark.model.properties import PROPERTIES, Bounds
@@ -22,7 +28,7 @@ from cancelmark.model.session import Prompt, Session
 from cancelmark.model.trace import replay
 from cancelmark.model.variants.catalogue import BUGS, MISTAKES
 
-ALL = frozenset(SERVED)
+ALL = frozenset(QUEUE_FEATURES)
 
 
 class HostWish(NamedTuple):
@@ -129,8 +135,8 @@ def test_with_every_feature_the_family_has_every_action_row_and_property() -> No
     assert FAMILY.actions == ALL_ACTIONS
     assert all(len(action.effect.splitlines()) == 1 for action in ALL_ACTIONS), "a cell of a table"
     assert {row.rule for row in FAMILY.rows} - {row.rule for row in ROWS} == {"R32c"}
-    assert [p.id for p in properties_for(FAMILY)] == [p.id for p in (*PROPERTIES, *FAMILY_PROPERTIES)]
-    assert properties_for(FAMILY) == ALL_PROPERTIES
+    assert [p.id for p in properties_for(FAMILY)] == [p.id for p in (*PROPERTIES, *FAMILY_PROPERTIES, *ASK_PROPERTIES)]
+    assert properties_for(FAMILY) == (*ALL_PROPERTIES, *ASK_PROPERTIES)
     assert {p.id for p, q in zip(properties_for(having(HOLD)), PROPERTIES) if p.sentence != q.sentence} == {
         "idle-cancel-noop", "all-done", "some-terminal"}
 

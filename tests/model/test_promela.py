@@ -14,7 +14,7 @@ from support.counts import FAMILY_PINNED, PINNED
 
 from cancelmark.bench import explorer, spin
 from cancelmark.model.check.explore import explore
-from cancelmark.model.family import SERVED, Feature
+from cancelmark.model.family import QUEUE_FEATURES, Feature
 from cancelmark.model.family_properties import FAMILY_PROPERTIES, properties_for
 from cancelmark.model.properties import PROPERTIES, Bounds, ServerStep, SessionStep
 from cancelmark.model.protocol import FAMILY, REFERENCE, Protocol
@@ -80,7 +80,7 @@ SAME_IN_FAMILY = {
     "REJECT_ASKS_BUSY": "reject asks whether the session is busy",
     "REJECT_FORGETS_HOLD": "reject forgets the hold",
 }
-ALL = frozenset(SERVED)
+ALL = frozenset(QUEUE_FEATURES)
 
 
 @pytest.fixture(autouse=True)

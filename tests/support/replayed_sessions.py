@@ -72,7 +72,7 @@ class Sessions:
         """What a restart finds in the journal."""
         self.sessions = [
             restored(s.id, self.counter, s.mark,
-                     [Restored(p.seq, "", p.run_id, p.state, p.traits) for p in s.prompts.values()],
+                     [Restored(p.seq, "", p.run_id, p.state, p.traits, (), p.questions) for p in s.prompts.values()],
                      held=s.held, protocol=self.protocol)
             for s in self.sessions]
         self.prompts.update((seq, prompt) for s in self.sessions for seq, prompt in s.prompts.items())
@@ -99,7 +99,7 @@ def shape(session: Session) -> View:
     prompts = sorted(session.prompts.values(), key=lambda p: p.seq)
     assert session.queue == sorted((p for p in prompts if p.state is State.QUEUED), key=place)
     assert sorted(session.active, key=lambda p: p.seq) == [p for p in prompts if p.state is State.ACTIVE]
-    return session.mark, describe(session.held, ((p.seq, p.state, p.traits) for p in prompts))
+    return session.mark, describe(session.held, ((p.seq, p.state, p.traits, p.asks) for p in prompts))
 
 
 class FamilySessions(Sessions):
@@ -136,3 +136,15 @@ class FamilySessions(Sessions):
 
     def next(self, seq: int) -> list[Asked]:
         return self.take("next", seq=seq)
+
+    def ask(self, seq: int) -> list[Asked]:
+        return self.take("ask", seq=seq)
+
+    def answer(self, seq: int, given: str) -> list[Asked]:
+        return self.take("answer", seq=seq, variant=given)
+
+    def run(self, seq: int, n: str) -> list[Asked]:
+        return self.take("run", seq=seq, variant=n)
+
+    def withdraw(self, seq: int, n: str) -> list[Asked]:
+        return self.take("withdraw", seq=seq, variant=n)

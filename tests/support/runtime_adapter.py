@@ -21,7 +21,7 @@ from cancelmark.impl.store import Event as Published
 from cancelmark.impl.store.index import Record
 from cancelmark.impl.store.offsets import Offsets
 from cancelmark.model.calls import ClientCall
-from cancelmark.model.family import SERVED, Feature
+from cancelmark.model.family import QUEUE_FEATURES, Feature
 from cancelmark.model.lifecycle import Outcome, State
 from cancelmark.model.protocol import FAMILY, Protocol
 
@@ -94,7 +94,7 @@ async def nothing(_: str) -> str:
     return "done"
 
 
-FAMILY_CALLS = {feature.value for feature in SERVED}
+FAMILY_CALLS = {feature.value for feature in QUEUE_FEATURES}
 FAILS: ContextVar[bool] = ContextVar("fails", default=False)  # the prompt that is being accepted cannot start
 
 

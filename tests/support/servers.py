@@ -27,6 +27,7 @@ from support.scenes import Scenes
 
 from cancelmark.impl.models import Model
 from cancelmark.impl.runtime.retention import EVERYTHING, Retention
+from cancelmark.impl.runtime.turn import ToolRunner
 from cancelmark.impl.runtime.workspace import Workspaces
 from cancelmark.impl.server.app import application
 from cancelmark.impl.server.connections import Slots
@@ -217,6 +218,7 @@ async def serving(
     limits: Limits | None = None, grace: float = 300.0, stop: float = PATIENCE, queue: int = 1000, workspaces: int = 64,
     model: Model | None = None, retention: Retention = EVERYTHING, database: str | None = None,
     lease: "Lease | None" = None, server: Server | None = None, wake_ups: str | None = "",
+    tools: Sequence[ToolRunner] = (),
 ) -> AsyncIterator[Server]:
     """A server on a port of its own, in memory, on a directory or on a database; closed at the end."""
     server = server or Server()
@@ -225,7 +227,7 @@ async def serving(
 
         database = shared_server().url(shared_server().new_database())
     options: dict[str, Any] = {"grace": grace, "stop": stop, "queue": queue, "limit": workspaces,
-                               "retention": retention}
+                               "retention": retention, "tools": tools}
     with closing(bind("127.0.0.1", 0)) as listener:
         server.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         all_workspaces: Workspaces

@@ -24,9 +24,10 @@ from typing import Protocol as Interface
 from cancelmark.model.actions import Action, Reach
 from cancelmark.model.check.graph import NOTHING_SPENT, Search, live_after, spend
 from cancelmark.model.effects import Acknowledge, Effect, End, Fold, Record, Start, Stop
-from cancelmark.model.lifecycle import IllegalTrigger, Outcome, State
+from cancelmark.model.lifecycle import IllegalTrigger, State
 from cancelmark.model.properties import BOUND_NAMES, Bounds
 from cancelmark.model.protocol import REFERENCE, Protocol
+from cancelmark.model.questions import Question
 from cancelmark.model.server import Call, Change, Server, changes
 from cancelmark.model.session import DEFAULT_TRAITS, Prompt, Session, Traits
 from cancelmark.model.trace import call_text
@@ -142,18 +143,19 @@ def asked(effect: Effect) -> Asked:
             return "record", seq
         case End(seq, outcome):
             return "end", seq, outcome.value
-    raise ValueError(f"the reference never asks for {effect}")
+    return effect.kind, effect.seq, *(getattr(effect, name) for name in effect.details)
 
 
 def view(session: Session) -> View:
     return session.mark, describe(session.held, (
-        (p.seq, p.state, p.traits or DEFAULT_TRAITS) for p in session.prompts if p.state is not State.DONE))
+        (p.seq, p.state, p.traits or DEFAULT_TRAITS, p.asks) for p in session.prompts if p.state is not State.DONE))
 
 
-def describe(held: bool, prompts: Iterable[tuple[int, State, Traits]]) -> dict[int, str]:
+def describe(held: bool, prompts: Iterable[tuple[int, State, Traits, Iterable[Question]]]) -> dict[int, str]:
     """The state of each prompt, with what calls of the family have made of it. A hold stands under 0."""
-    found = {seq: " ".join([state.value, *(f"{name}={value}" for name, value in traits._asdict().items() if value)])
-             for seq, state, traits in prompts}
+    found = {seq: " ".join([state.value, *(f"{name}={value}" for name, value in traits._asdict().items() if value),
+                            *(question.value for question in asks)])
+             for seq, state, traits, asks in prompts}
     return {0: "held", **found} if held else found
 
 
@@ -165,10 +167,10 @@ def apply(subject: Subject, call: Call) -> list[Asked]:
         modes = {"mode": call.variant} if isinstance(call.variant, str) else {}
         return list(subject.accept(call.session, run_id=call.variant is True, **modes))
     if call.action.everywhere:
-        return list(getattr(subject, name)())
+        return list(getattr(subject, name)(*([call.variant] if call.variant else [])))
     if call.action.subject is None:
         return list(getattr(subject, name)(call.session, *([call.variant] if call.variant else [])))
-    arguments = [call.variant.value] if isinstance(call.variant, Outcome) else []
+    arguments = [] if call.variant is None else [getattr(call.variant, "value", call.variant)]
     return list(getattr(subject, name)(call.seq, *arguments))
 
 

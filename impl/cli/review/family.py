@@ -10,7 +10,7 @@ from html import escape
 from cancelmark.model.calls import CALLS
 from cancelmark.model.cluster.bounds import BOUNDS, DEEP_BOUNDS, LOG_STATES
 from cancelmark.model.cluster.flaws import ALL_FLAWS
-from cancelmark.model.family import SERVED, Feature
+from cancelmark.model.family import QUEUE_FEATURES, Feature
 from cancelmark.model.family_properties import FAMILY_PROPERTIES, REWORDED, FamilyProperty
 from cancelmark.views.drawing.render import inline
 from cancelmark.views.pages.cluster import flaw_svg
@@ -37,7 +37,7 @@ def family() -> str:
     return (
         draw_table("Optional calls", ("call", "effect", "rule"), (
             (f"<code>{feature.value}</code>", f"{escape(says)}.", cite(rule))
-            for feature in SERVED for says, rule in [describe(feature)]),
+            for feature in QUEUE_FEATURES for says, rule in [describe(feature)]),
             "actions-table")
         + f'<details class="more"><summary>Properties added or restated</summary>{draw_properties()}</details>'
         + draw_wording()
@@ -65,8 +65,8 @@ def draw_properties() -> str:
         return "restated" if property.id in REWORDED else '<span class="says good">new</span>'
 
     changed = [*FAMILY_PROPERTIES, *REWORDED.values()]
-    return draw_table("Properties by feature", ("property", *(f.value for f in SERVED)), (
-        (f'<code title="{escape(p.sentence)}">{p.id}</code>', *(cell(p, f) for f in SERVED))
+    return draw_table("Properties by feature", ("property", *(f.value for f in QUEUE_FEATURES)), (
+        (f'<code title="{escape(p.sentence)}">{p.id}</code>', *(cell(p, f) for f in QUEUE_FEATURES))
         for p in changed), "matrix family-matrix")
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from cancelmark.model.check.explore import explore_fully
-from cancelmark.model.family import FEATURE_OF, SERVED, Feature
+from cancelmark.model.family import FEATURE_OF, QUEUE_FEATURES, Feature
 from cancelmark.model.properties import Bounds
 from cancelmark.model.protocol import Protocol
 from cancelmark.model.revisions.matrix import Profile
@@ -42,7 +42,7 @@ def _policy(feature: Feature) -> Change:
                   replace(Bounds(2, cancels=1), **spent), None)
 
 
-POLICIES = tuple(map(_policy, SERVED))
+POLICIES = tuple(map(_policy, QUEUE_FEATURES))
 CHANGES: Mapping[str, Change] = {change.id: change for change in (*INSTEAD, *POLICIES, *SEEDED_CHANGES)}
 
 

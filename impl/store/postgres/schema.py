@@ -151,6 +151,7 @@ MIGRATIONS: tuple[str, ...] = (
     TABLES + STEP + STEP_ALL,
     "SET LOCAL search_path = cancelmark;" + STEP + FORGET,
     "SET LOCAL search_path = cancelmark;" + STEP,  # a turn's messages name their prompt
+    "SET LOCAL search_path = cancelmark; ALTER TABLE prompts ADD COLUMN questions json;" + STEP,
 )
 
 

@@ -200,6 +200,12 @@ BEGIN
             IF NOT FOUND THEN
                 RAISE EXCEPTION 'refused' USING ERRCODE = 'CM001', DETAIL = i;
             END IF;
+        WHEN 'questions' THEN
+            UPDATE prompts SET questions = (op->>2)::json
+                WHERE workspace_id = home AND seq = (op->>1)::bigint AND state <> 'done';
+            IF NOT FOUND THEN
+                RAISE EXCEPTION 'refused' USING ERRCODE = 'CM001', DETAIL = i;
+            END IF;
         WHEN 'session' THEN
             PERFORM FROM workspaces WHERE id = home FOR KEY SHARE;
             IF NOT FOUND THEN  -- it was forgotten
@@ -232,7 +238,7 @@ BEGIN
                     AND p.digest IS NULL AND p.run_id IS NULL
                     AND p.seq < (SELECT max(seq) FROM prompts WHERE workspace_id = home);
             ELSE
-                UPDATE prompts p SET text = '', attachments = NULL, digest = op->>2
+                UPDATE prompts p SET text = '', attachments = NULL, questions = NULL, digest = op->>2
                     WHERE p.workspace_id = home AND p.seq = (op->>1)::bigint AND p.state = 'done'
                     AND p.digest IS NULL AND p.run_id IS NOT NULL
                     AND p.seq < (SELECT max(seq) FROM prompts WHERE workspace_id = home);

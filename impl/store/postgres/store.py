@@ -35,6 +35,7 @@ from ..operations import (
     PutMessage,
     RaiseMark,
     ReplaceText,
+    SetQuestions,
 )
 from ..records import TERMINAL, Event, Incarnation, MessageRecord, PromptRecord, SessionRecord, Transition
 from ..rows import (
@@ -60,7 +61,7 @@ PATIENCE = 5.0  # seconds of retries under the commit's id
 PAUSES = (0.02, 0.1, 0.5)
 
 _PROMPT = ("seq, session_id, text, run_id, state, outcome, digest, attachments::text, revoked, front, version, begun,"
-           " urgent, first, taken_in_by")
+           " urgent, first, taken_in_by, questions::text")
 _OF_P = ", ".join(f"p.{column.strip()}" for column in _PROMPT.split(","))
 _SNAPSHOT = f"""
 SELECT s.id, s.mark, s.held, s.version, s.epoch, s.owner, coalesce(l.latest, 0), {_OF_P}
@@ -396,6 +397,8 @@ def encode(op: Operation) -> list[Any]:
             return ["change", seq, traits.revoked, traits.front, traits.version, traits.urgent]
         case ReplaceText():
             return ["text", op.seq, op.text, op.was]
+        case SetQuestions():
+            return ["questions", op.seq, _dumps(op.questions)]
         case NewSession():
             return ["session", op.id, op.title, op.created_at]
         case DropEvent():

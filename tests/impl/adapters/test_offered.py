@@ -7,11 +7,11 @@ from support.servers import Server, threaded
 
 from cancelmark.impl.adapters.offered import find_calls
 from cancelmark.impl.server import app
-from cancelmark.model.family import SERVED, Feature
+from cancelmark.model.family import QUEUE_FEATURES, Feature
 from cancelmark.model.protocol import REFERENCE, Protocol
 
 EVERYTHING = {"revoke", "stop", "stop_hold", "hold", "replace", "next", "reject", "interrupt"}
-WITHOUT_HOLD = frozenset(SERVED) - {Feature.HOLD}
+WITHOUT_HOLD = frozenset(QUEUE_FEATURES) - {Feature.HOLD}
 
 
 def with_protocol(server: Server, protocol: Protocol) -> None:

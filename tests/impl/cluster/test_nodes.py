@@ -1,7 +1,7 @@
 """Several servers on one database, over real sockets: any client anywhere, and nothing is lost when one goes."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from itertools import product
 from typing import Any
@@ -13,12 +13,17 @@ import pytest
 from support.journals import AUDIT, judge, judge_rows
 from support.postgres import Bouncer, shared_server
 from support.proxies import Proxy
+from support.runtimes import calls
 from support.servers import Place, Server, serving
 
 from cancelmark.impl.cluster.leased import Leased
 from cancelmark.impl.cluster.node import BURY, Lease
 from cancelmark.impl.cluster.node import Node as ClusterNode
+from cancelmark.impl.models import Tool
+from cancelmark.impl.models.scripted import say
 from cancelmark.impl.runtime import Outbox
+from cancelmark.impl.runtime.questions import AskUser
+from cancelmark.impl.runtime.turn import ToolRunner
 from cancelmark.impl.store import CommitAnswer, CommitRequest, Snapshot, StoreError
 from cancelmark.impl.store.postgres import Database, PostgresStore
 from cancelmark.impl.store.postgres.store import _SNAPSHOT
@@ -27,12 +32,14 @@ from cancelmark.model.lifecycle import Outcome
 
 @asynccontextmanager
 async def nodes(number: int = 2, lease: Lease = Lease(2.0, 0.1), wake_ups: str | None = "",  # noqa: B008
-                database: str | None = None) -> AsyncIterator[list[tuple[Server, Place]]]:
+                database: str | None = None, tools: Sequence[ToolRunner] = (),
+                ) -> AsyncIterator[list[tuple[Server, Place]]]:
     """So many servers on one new database, each with a client of the same session."""
     server = shared_server()
     database = database or server.url(server.new_database())
     async with AsyncExitStack() as stack:
-        servers = [await stack.enter_async_context(serving(database=database, lease=lease, wake_ups=wake_ups, stop=1.0))
+        servers = [await stack.enter_async_context(serving(
+                       database=database, lease=lease, wake_ups=wake_ups, stop=1.0, tools=tools))
                    for _ in range(number)]
         clients = [await stack.enter_async_context(one.client()) for one in servers]
         first = await servers[0].workspace(clients[0])
@@ -105,6 +112,36 @@ async def test_a_cancel_at_one_node_stops_the_turn_at_another(wake_ups: str | No
             assert seen.ends() == also.ends()
             assert [seen.ids[n] for n, e in enumerate(seen.seen) if e["type"] == "run_complete"] == [
                 also.ids[n] for n, e in enumerate(also.seen) if e["type"] == "run_complete"]
+
+
+@pytest.mark.rule("R36b", "R36c", "R36e", "R36g")
+@pytest.mark.parametrize("wake_ups", ["", None], ids=["wake-ups", "polling"])
+async def test_a_question_at_one_node_is_answered_or_canceled_at_another(wake_ups: str | None) -> None:
+    ran: list[str] = []
+
+    async def run(given: str) -> str:
+        ran.append(given)
+        return "it ran"
+
+    shell = ToolRunner(Tool("read", "a tool", {"type": "object"}), run, lambda given: AskUser("run it?"))
+    async with nodes(wake_ups=wake_ups, tools=[shell]) as (a, b):
+        async with b[1].watching() as seen:
+            for number, answer in enumerate(("allow", "deny", "cancel"), 1):
+                a[0].plays(answer, calls("c"), say("done"))
+                await a[1].send(answer, answer)
+                await seen.until(lambda w, n=number: len([e for e in w.of("ask") if e["status"] == "open"]) == n)
+                (ask,) = await b[1].get("asks")
+                if answer == "cancel":
+                    assert (await b[1].do("cancel")).status_code == 200
+                    late = await b[1].do(f"asks/{ask['ask']}", body={"answer": "allow"})
+                    assert (late.status_code, late.json()["code"]) == (409, "withdrawn")
+                else:
+                    first = await b[1].do(f"asks/{ask['ask']}", body={"answer": answer})
+                    assert (first.status_code, first.json()["effect"]) == (200, "taken")
+                    again = await a[1].do(f"asks/{ask['ask']}", body={"answer": answer})
+                    assert (again.status_code, again.json()["effect"]) == (200, "none")
+                assert (await seen.end(answer))["outcome"] == ("canceled" if answer == "cancel" else "end_turn")
+        assert len(ran) == 1
 
 
 @pytest.mark.parametrize("payload", [

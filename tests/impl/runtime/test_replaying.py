@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from support.budget import DEEP, long
@@ -13,7 +14,7 @@ from cancelmark.model.actions import Variant
 from cancelmark.model.lifecycle import IllegalTrigger
 from cancelmark.model.properties import Bounds
 from cancelmark.model.protocol import FAMILY, Feature, Protocol
-from cancelmark.model.variants.catalogue import MISTAKES, ProtocolVariant
+from cancelmark.model.variants.catalogue import ASK_MISTAKES, MISTAKES, ProtocolVariant
 
 BOUNDS = Bounds(2, cancels=1, crashes=1, closes=1)
 
@@ -112,6 +113,19 @@ def test_every_edge_with_interrupts_is_an_edge_of_the_runtimes_sessions() -> Non
     assert replay(sessions_of(protocol), Bounds(3), protocol) > 1000
 
 
+@pytest.mark.rule("R36a", "R36b", "R36c", "R36d", "R36f", "R36g", "R36h", "R36i", "R36j")
+@pytest.mark.parametrize(("features", "bounds"), [
+    ((Feature.ASK,), Bounds(1, cancels=1, requeues=1, crashes=1, closes=1, asks=2)),
+    ((Feature.ASK, Feature.REVOKE, Feature.STOP, Feature.HOLD), Bounds(1, revokes=1, stops=1, holds=1, asks=1)),
+    ((Feature.ASK, Feature.INTERRUPT), Bounds(2, asks=1)),
+], ids=str)
+def test_every_edge_with_questions_is_an_edge_of_the_runtimes_sessions(
+    features: tuple[Feature, ...], bounds: Bounds,
+) -> None:
+    protocol = Protocol("ask", features=frozenset(features))
+    assert replay(sessions_of(protocol), bounds, protocol) > 100
+
+
 @pytest.mark.parametrize(("make", "where"), [
     (ForgetsTheHold, r"crash: states differ"), (QueueBySeq, r"next\(B\): states differ"),
 ], ids=lambda value: getattr(value, "__name__", ""))
@@ -173,18 +187,22 @@ def sessions_of(protocol: Protocol) -> type[FamilySessions]:
         def look(self, session: int) -> list[Asked]:
             return self.take("look", session)
 
+        def answer(self, *named: Any) -> list[Asked]:
+            """A mistake has an answer that names no prompt."""
+            return self.take("answer", variant=named[0]) if len(named) == 1 else super().answer(*named)
+
     Mistaken.protocol = protocol
     return Mistaken
 
 
-@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
+@pytest.mark.parametrize("mistake", [*MISTAKES, *ASK_MISTAKES], ids=lambda mistake: mistake.name)
 def test_every_mistake_of_the_family_runs_on_the_runtimes_session(mistake: ProtocolVariant) -> None:
     """The protocol is a value: with a mistake in it, model and runtime are still the same protocol."""
     bounds = mistake.bounds if DEEP else replace(mistake.bounds, prompts=min(2, mistake.bounds.prompts))
     assert replay(sessions_of(mistake.protocol), bounds, mistake.protocol)
 
 
-@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
+@pytest.mark.parametrize("mistake", [*MISTAKES, *ASK_MISTAKES], ids=lambda mistake: mistake.name)
 def test_the_replay_finds_every_mistake_of_the_family(mistake: ProtocolVariant) -> None:
     """And a runtime with the mistake is not the family: some edge differs, within the bounds that show the mistake."""
     right = Protocol("right", features=mistake.protocol.features)

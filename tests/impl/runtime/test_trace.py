@@ -5,7 +5,7 @@ import json
 import logging
 import os
 import sqlite3
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import closing, suppress
 from pathlib import Path
 from random import Random
@@ -16,15 +16,18 @@ from jsonschema import Draft202012Validator, ValidationError
 from support.budget import effort
 from support.paths import ROOT
 from support.runtime_traces import do_everything, echo, write_trace
-from support.runtimes import World, tool, until, world
+from support.runtimes import World, calls, tool, until, world
 from support.stores import Meddled, at_once, unfinished
 
 from cancelmark.conformance.trace.check import TraceCheck
 from cancelmark.conformance.trace.records import parse_line
-from cancelmark.impl.models.scripted import ScriptedModel, Wait, say
+from cancelmark.impl.models import Tool
+from cancelmark.impl.models.scripted import Beat, Request, ScriptedModel, Wait, say
 from cancelmark.impl.runtime import Runtime
-from cancelmark.impl.runtime.refusals import Busy, NoPrompt, TooLate
+from cancelmark.impl.runtime.questions import AskUser, Reply
+from cancelmark.impl.runtime.refusals import Busy, NoPrompt, NoQuestion, QuestionClosed, TooLate
 from cancelmark.impl.runtime.trace import SCHEMA, TraceWriter, schema
+from cancelmark.impl.runtime.turn import ToolRunner
 from cancelmark.impl.store import CommitAnswer, CommitRequest, MemoryStore, SqliteStore
 from cancelmark.model.actions import ACTIONS
 from cancelmark.model.effects import encode_effect
@@ -202,16 +205,41 @@ def test_random_histories_of_the_family_are_accepted(tmp_path: Path) -> None:
     assert any(line.get("after", line["n"] - 1) < line["n"] - 1 for line in lines), "an acceptance that was overtaken"
 
 
-def random_family_history(path: Path, random: Random) -> list[Line]:
-    """The lines of a history, which the check has accepted."""
+@pytest.mark.rule("R36a", "R36b", "R36c", "R36d", "R36e", "R36f", "R36g", "R36h", "R36j")
+def test_random_histories_with_questions_are_accepted(tmp_path: Path) -> None:
+    """Turns ask, clients answer, and cancel, stop, revoke and interrupt meanwhile."""
+    lines = [line for seed in range(effort(8))
+             for line in random_family_history(tmp_path / f"{seed}", Random(seed), 0.6)]
+    effects = {effect["effect"] for line in lines for effect in line["effects"]}
+    assert effects >= {"ask", "answered", "withdraw", "run"}
+    assert {line["action"] for line in lines} >= {"ask", "answer", "run", "withdraw"}
+    assert any(line["action"] == "cancel" and {"stop", "withdraw"} <= {e["effect"] for e in line["effects"]}
+               for line in lines)
+
+
+def random_family_history(path: Path, random: Random, asking: float = 0) -> list[Line]:
+    """The lines of a history, which the check has accepted. So many of the model's steps call a tool that asks."""
+
+    async def run(given: str) -> str:
+        return given
+
+    def ask(given: str) -> AskUser:
+        return AskUser("run it?", timeout=random.choice([None, None, 0.005]))
+
+    def play(request: Request) -> Iterable[Beat] | None:
+        return calls("c") if random.random() < asking else None
 
     async def main() -> None:
+        tools = [ToolRunner(Tool("read", "a tool", {"type": "object"}), run, ask)]
         with TraceWriter(path) as trace:
-            runtime = Runtime(ScriptedModel(), Suspending(random), grace=0.05, trace=trace, protocol=FAMILY)
+            runtime = Runtime(ScriptedModel(play), Suspending(random), tools=tools, grace=0.05, trace=trace,
+                              protocol=FAMILY)
             async with runtime:
                 for session in "st":
                     await runtime.create_session(session)
                 working = {asyncio.ensure_future(call_at_random(runtime, random, number)) for number in range(40)}
+                working |= {asyncio.ensure_future(answer_at_random(runtime, random))
+                            for _ in range(20 if asking else 0)}
                 await asyncio.gather(*working)
                 for session in "st":
                     await runtime.resume(session)
@@ -240,6 +268,15 @@ async def call_at_random(runtime: Runtime, random: Random, number: int) -> None:
             await getattr(runtime, call)(session)
         else:
             await getattr(runtime, call)(session, random.randint(1, 12), *(["other"] if call == "replace" else []))
+
+
+async def answer_at_random(runtime: Runtime, random: Random) -> None:
+    for _ in range(random.randrange(200)):
+        await asyncio.sleep(0)
+    session = random.choice("sst")
+    asks = [ask.ask for ask in await runtime.list_asks(session)] or [f"{random.randint(1, 12)}.1"]
+    with suppress(QuestionClosed, NoPrompt, NoQuestion):
+        await runtime.answer(session, random.choice(asks), Reply(random.random() < 0.7))
 
 
 def test_a_cancel_that_comes_while_a_prompt_is_being_accepted_is_told_after_it(tmp_path: Path) -> None:

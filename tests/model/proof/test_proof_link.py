@@ -17,7 +17,7 @@ from support.budget import DEEP, long, one_for_each
 from cancelmark.model import effects as model
 from cancelmark.model.actions import Reach
 from cancelmark.model.check.explore import Explorer
-from cancelmark.model.family import SERVED, Feature, list_model_only
+from cancelmark.model.family import QUEUE_FEATURES, Feature
 from cancelmark.model.lifecycle import Outcome, State
 from cancelmark.model.observer import wish_of
 from cancelmark.model.properties import Bounds
@@ -50,7 +50,7 @@ BOUNDS = [
        Bounds(2, cancels=1, clears=1, crashes=1, closes=1, sessions=2)] if DEEP else []),
 ]
 
-ALL = frozenset(SERVED)
+ALL = frozenset(QUEUE_FEATURES)
 FAMILY_BOUNDS = [
     long(frozenset({Feature.REVOKE, Feature.STOP, Feature.HOLD}), Bounds(2, revokes=1, stops=1, holds=1)),
     (frozenset({Feature.NEXT, Feature.REPLACE}), Bounds(2, requeues=1, replaces=1, nexts=1)),
@@ -108,7 +108,7 @@ class Solver:
     def __init__(
         self, bounds: Bounds, actions: Sequence[Action] = ACTIONS, features: frozenset[Feature] | None = frozenset(),
     ) -> None:
-        assert not list_model_only(features or ()), "the proof has no such feature"
+        assert Feature.ASK not in (features or ()), "the proof has no such feature"
         self.actions = actions
         self.chosen = [(has, z3.BoolVal(Feature(name) in features)) for name, has in logic.FEATURES._asdict().items()] \
             if features is not None else []  # None: of every protocol

@@ -60,6 +60,7 @@ class SimulatedServer:
         me = proxy(self)  # a cycle through SQLite is hidden from the garbage collector
         self.db = connect(lambda: me.clock(), lambda payload: me.notify(payload))
         self.db.executescript(translate_tables(TABLES))
+        self.db.execute("ALTER TABLE prompts ADD COLUMN questions TEXT")  # as the later migrations do
 
     def clock(self) -> float:
         """Its own clock: that of the loop."""

@@ -203,6 +203,11 @@ class Step:
             "UPDATE prompts SET text = ?, first = coalesce(first, ?) WHERE workspace_id = ? AND seq = ?"
             " AND state <> 'done' RETURNING 1", text, was, self._home, seq)))
 
+    def _questions(self, seq: int, questions: str) -> None:
+        self._need(bool(self._rows(
+            "UPDATE prompts SET questions = ? WHERE workspace_id = ? AND seq = ? AND state <> 'done' RETURNING 1",
+            questions, self._home, seq)))
+
     def _session(self, id: str, title: str, created_at: int) -> None:
         if not self._rows("SELECT 1 FROM workspaces WHERE id = ?", self._home):
             raise Raised(CLOSING)
@@ -223,7 +228,7 @@ class Step:
 
     def _forget(self, seq: int, digest: str | None) -> None:
         change = ("DELETE FROM prompts" if digest is None else
-                  "UPDATE prompts SET text = '', attachments = NULL, digest = ?")
+                  "UPDATE prompts SET text = '', attachments = NULL, questions = NULL, digest = ?")
         rows = self._rows(
             f"{change} WHERE workspace_id = ? AND seq = ? AND state = 'done' AND digest IS NULL"
             f" AND run_id IS {'' if digest is None else 'NOT '}NULL"

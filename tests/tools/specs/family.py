@@ -14,7 +14,7 @@ from rich.progress import track
 from cancelmark.impl.files import write
 from cancelmark.model.ask import ASK_ACTIONS
 from cancelmark.model.check.explore import Result, explore_fully
-from cancelmark.model.family import FAMILY_ACTIONS, FEATURE_OF, SERVED, Feature
+from cancelmark.model.family import FAMILY_ACTIONS, FEATURE_OF, QUEUE_FEATURES, Feature
 from cancelmark.model.family_properties import ASK_PROPERTIES, FAMILY_PROPERTIES, REWORDED, properties_for
 from cancelmark.model.properties import Bounds
 from cancelmark.model.protocol import FAMILY, Protocol
@@ -29,8 +29,8 @@ BOUNDS = Bounds(2, cancels=1, revokes=1, stops=1, holds=1, replaces=1, nexts=1)
 
 def subsets() -> Iterator[frozenset[Feature]]:
     """Every combination of features, the smaller ones first."""
-    for size in range(len(SERVED) + 1):
-        yield from map(frozenset, combinations(SERVED, size))
+    for size in range(len(QUEUE_FEATURES) + 1):
+        yield from map(frozenset, combinations(QUEUE_FEATURES, size))
 
 
 def name_features(features: Iterable[Feature]) -> str:
