@@ -14,6 +14,7 @@ from functools import cache
 from typing import Annotated, Any, TypeAlias, TypeVar
 
 from cancelmark.model.lifecycle import Outcome, State
+from cancelmark.model.questions import Question
 
 T = TypeVar("T")
 Json: TypeAlias = Mapping[str, Any]
@@ -185,18 +186,20 @@ class ReplaceText(Request):
     if_version: int | None = None
 
 
-# --- answers
-
 @dataclass(frozen=True)
-class Problem:
-    """Why the call was refused. A late caller also gets the present state of its prompt."""
+class AnswerAsk(Request):
+    """An answer to a question of a turn: `allow` or `deny`. The first answer wins."""
 
-    message: str
-    code: Annotated[str, one_of(("busy", "too_late", "other_version"))] = ""
-    state: Annotated[str, one_of(State)] = ""
-    outcome: Annotated[str, one_of(Outcome)] = ""
-    version: int = 0
+    answer: Annotated[str, one_of(("allow", "deny"))]
+    option: Annotated[str, Rule(most=ID)] | None = None
+    """Of several ways to allow it, the one chosen."""
+    value: Any = None
+    """For a question that asks for a value."""
+    text: Annotated[str, Rule(most=PATH)] | None = None
+    """For the model; with a denial, the reason."""
 
+
+# --- answers
 
 @dataclass(frozen=True)
 class Health:
@@ -302,6 +305,63 @@ class Prompt:
     """Its position: of two queued prompts the higher front is ahead; with the same front, the lower seq."""
     node: str = ""
     """In a cluster, the node that runs an active prompt."""
+    asks: tuple[str, ...] = ()
+    """The open questions of its turn; only in lists."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A question of a turn, named SEQ.N. An open one takes one answer, unless it is withdrawn first. One that has
+    `started` may have run its tool, and does not run it again."""
+
+    ask: str
+    session_id: str
+    seq: int
+    status: Annotated[str, one_of(Question)]
+    kind: Annotated[str, one_of(("permission", "input"))] = said("permission")
+    title: str = said("")
+    run_id: str = ""
+    tool: str = ""
+    options: tuple[str, ...] = ()
+    """Ways to allow it."""
+    json_schema: Json | None = None
+    """The JSON Schema of the value that it asks for."""
+    expires_at: int = 0
+    """When it is withdrawn, in seconds since 1970."""
+    answer: Annotated[str, one_of(("allow", "deny"))] = ""
+    option: str = ""
+    value: Any = None
+    text: str = ""
+    by: str = ""
+    """The client that answered."""
+    why: Annotated[str, one_of(("canceled", "ended", "requeued", "timeout", "turn", "crash"))] = ""
+    """Why it was withdrawn."""
+    started: bool = False
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why the call was refused. A late caller also gets the present state of its prompt, or the question that has
+    ended."""
+
+    message: str
+    code: Annotated[str, one_of(("busy", "too_late", "other_version", "answered", "withdrawn"))] = ""
+    state: Annotated[str, one_of(State)] = ""
+    outcome: Annotated[str, one_of(Outcome)] = ""
+    version: int = 0
+    ask: Ask | None = None
+
+
+@dataclass(frozen=True)
+class AskAnswered:
+    """The outcome of an answer: it was `taken`, or had the effect `none`, because the question already had this answer.
+    `by` is the client whose answer counts."""
+
+    ask: str
+    status: Annotated[str, one_of(Question)]
+    effect: Annotated[str, one_of(("taken", "none"))]
+    by: str = ""
+    started: bool = False
 
 
 EFFECTS = ("canceled", "asked", "none")

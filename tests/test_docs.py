@@ -23,6 +23,7 @@ README = ROOT / "README.md"
 SAYS = {
     "README.md": ["single-active is broken", "canceled"],
     "docs/judge.md": ["a test class: TestMine", "canceled\ncanceled error folded\nA ends end_turn without a start"],
+    "docs/serve.md": ["{'ask': '1.1', 'status': 'ran', 'started': True}"],
     "docs/review.md": ["holds", "no-lost-cancel: accept(A), accept(B), enter(A), enter(B), cancel, finish(A"],
 }
 EXAMPLES = [(name, example, says) for name, said in SAYS.items()

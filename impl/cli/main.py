@@ -54,6 +54,8 @@ COMMANDS = {
     "hold": ("client.calls", "keep queued prompts from starting"),
     "resume": ("client.calls", "release a hold: queued prompts start again"),
     "queue": ("client.queue", "list the queued prompts of a session, or drop, edit or move one"),
+    "ask": ("client.ask", "list the open questions of a session: what its turns ask before they run a tool"),
+    "answer": ("client.ask", "allow or deny what a turn asks"),
     "watch": ("client.watch", "watch the prompts of a workspace live"),
     "conform": ("conform.command", "test which guarantees a server satisfies"),
     "trace": ("trace", "check a server's log against the model"),

@@ -2,8 +2,10 @@
 
 import argparse
 import asyncio
+import json
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from ipaddress import ip_address
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
     from ..models import Model
     from ..runtime.retention import Retention
+    from ..runtime.turn import ToolRunner
     from ..runtime.workspace import Workspaces
 
 PORT = 4343
@@ -36,6 +39,7 @@ prompts that the built-in model treats specially:
   fast: TEXT        answer immediately
   fail: TEXT        fail halfway through the answer
   stubborn: TEXT    ignore requests to stop
+  ask: TEXT         ask for permission before the answer (cancelmark asks, cancelmark answer)
 
 examples:
   cancelmark serve
@@ -193,6 +197,20 @@ def model_of(arguments: argparse.Namespace) -> "Model":
     return demo_model(arguments.pace)
 
 
+def tools_of(arguments: argparse.Namespace) -> "Sequence[ToolRunner]":
+    """The tools of the built-in model. Its only one repeats a text, and asks first."""
+    if arguments.model == "openai":
+        return ()
+    from ..models.scripted import REPEAT
+    from ..runtime.questions import AskUser
+    from ..runtime.turn import ToolRunner
+
+    async def repeat(given: str) -> str:
+        return str(json.loads(given).get("text", ""))
+
+    return [ToolRunner(REPEAT, repeat, lambda given: AskUser(f"Repeat {json.loads(given).get('text', '')!r:.80}?"))]
+
+
 def listen(arguments: argparse.Namespace) -> "tuple[socket.socket, str, list[str] | None]":
     """The listening socket, the server's URL, and the host names that it accepts (None: any)."""
     from ..server.guard import LOOPBACK
@@ -218,7 +236,7 @@ def make_workspaces(arguments: argparse.Namespace, model: "Model", directory: Pa
     from ..runtime.workspace import Workspaces
 
     options: dict[str, Any] = {"grace": arguments.grace, "queue": arguments.max_queue, "limit": most,
-                               "retention": retention_of(arguments)}
+                               "retention": retention_of(arguments), "tools": tools_of(arguments)}
     if not arguments.database:
         return Workspaces(model, None if arguments.memory else directory, traces=arguments.trace, **options)
     from ..cluster.node import Lease

@@ -9,13 +9,25 @@
 
 from cancelmark.model.wire import RunComplete
 
-from ..wire import Agent, AgentEvent, Attachment, Called, Prompt, Session, TakenOver, Version, Workspace
+from ..wire import (
+    Agent,
+    AgentEvent,
+    Ask,
+    AskAnswered,
+    Attachment,
+    Called,
+    Prompt,
+    Session,
+    TakenOver,
+    Version,
+    Workspace,
+)
 from .calls import Client
 from .errors import BadAnswer, ClientError, EndUnknown, Refusal, Unreachable
 from .results import Message, Notice
 from .run import RunStream
 from .stream import Events, Patience
 
-__all__ = ["Agent", "AgentEvent", "Attachment", "BadAnswer", "Called", "Client", "ClientError", "EndUnknown", "Events",
-           "Message", "Notice", "Patience", "Prompt", "Refusal", "RunComplete", "RunStream", "Session", "TakenOver",
-           "Unreachable", "Version", "Workspace"]
+__all__ = ["Agent", "AgentEvent", "Ask", "AskAnswered", "Attachment", "BadAnswer", "Called", "Client", "ClientError",
+           "EndUnknown", "Events", "Message", "Notice", "Patience", "Prompt", "Refusal", "RunComplete",
+           "RunStream", "Session", "TakenOver", "Unreachable", "Version", "Workspace"]

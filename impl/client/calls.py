@@ -13,7 +13,20 @@ import httpx2
 from cancelmark.model.calls import CALLS_BY_NAME, ClientCall
 
 from .. import wire
-from ..wire import Agent, Attachment, Held, Prompt, Replaced, Revoked, Session, Stopped, Version, Workspace
+from ..wire import (
+    Agent,
+    Ask,
+    AskAnswered,
+    Attachment,
+    Held,
+    Prompt,
+    Replaced,
+    Revoked,
+    Session,
+    Stopped,
+    Version,
+    Workspace,
+)
 from .errors import BadAnswer, ClientError, Refusal, Unreachable
 from .results import Message, read
 
@@ -181,6 +194,17 @@ class Client:
     async def queue(self, workspace: str, session: str) -> tuple[str, ...]:
         """The texts of the queued prompts, the next one first."""
         return await self._get(tuple[str, ...], of_session(workspace, session, "prompts", "list"))
+
+    async def asks(self, workspace: str, session: str, *, ended: bool = False) -> tuple[Ask, ...]:
+        """The open questions of the session's turns; with `ended`, also recent ones that have ended."""
+        return await self._get(tuple[Ask, ...], of_session(workspace, session, "asks") + ("?all=true" if ended else ""))
+
+    async def answer(self, workspace: str, session: str, ask: str, answer: str, *, option: str = "", value: Any = None,
+                     text: str = "") -> AskAnswered:
+        """Answers a question (`SEQ.N`) with `allow` or `deny`. The first answer wins; the same answer again has no
+        effect. A late caller gets a `Refusal` whose `problem.ask` is the question as it ended."""
+        sent = wire.AnswerAsk(answer, option or None, value, text or None)
+        return await self._post(AskAnswered, of_session(workspace, session, "asks", ask), sent)
 
     async def clear_queue(self, workspace: str, session: str) -> None:
         """Drops all queued prompts; the active prompt continues."""

@@ -13,7 +13,7 @@ from cancelmark.model.lifecycle import Outcome
 from cancelmark.model.wire import RunComplete
 
 from .. import wire
-from ..wire import AgentEvent, Called, Gap, Json, Prompt, Session, TakenOver
+from ..wire import AgentEvent, Ask, Called, Gap, Json, Prompt, Session, TakenOver
 from .errors import BadAnswer
 
 T = TypeVar("T")
@@ -31,6 +31,8 @@ def read(kind: type[T], data: object, what: str = "there") -> T:
     elif get_origin(kind) is tuple:  # an empty one may be null
         item = get_args(kind)[0]
         made = tuple(read(item, one, what) for one in _expect(list, [] if data is None else data, what))
+    elif kind is Any:
+        made = data
     else:
         made = _expect(dict if get_origin(kind) is Mapping else kind, data, what)
     return cast(T, made)
@@ -97,10 +99,10 @@ def read_end(data: Json) -> RunComplete:
     return end if end.outcome else replace(end, outcome=other.value)
 
 
-Payload: TypeAlias = Message | Session | RunComplete | AgentEvent | Prompt | Called | TakenOver | Gap | Json
+Payload: TypeAlias = Message | Session | RunComplete | AgentEvent | Prompt | Ask | Called | TakenOver | Gap | Json
 
 PAYLOADS: Mapping[str, type[Payload]] = {
-    "message": Message, "session": Session, "agent_event": AgentEvent, "prompt": Prompt, "call": Called,
+    "message": Message, "session": Session, "agent_event": AgentEvent, "prompt": Prompt, "ask": Ask, "call": Called,
     "taken_over": TakenOver, "gap": Gap}
 
 

@@ -298,6 +298,7 @@ def _words(texts: Iterable[str]) -> int:
 # --- the built-in model of `cancelmark serve`
 
 PACE = 0.4  # seconds between two chunks of an answer
+REPEAT = Tool("repeat", "Repeats the text.", {"type": "object", "properties": {"text": {"type": "string"}}})
 
 
 def demo_model(pace: float = PACE) -> ScriptedModel:
@@ -305,6 +306,7 @@ def demo_model(pace: float = PACE) -> ScriptedModel:
 
     slow: hello            takes ten times as long                 fast: hello       answers immediately
     fail: hello            fails halfway through the answer        stubborn: hello   ignores requests to stop
+    ask: hello             calls the tool `repeat`, which asks for permission, and then answers
     """
     return ScriptedModel(lambda request: tuple(_scene(request, pace)), hears=1)  # the prompt
 
@@ -313,7 +315,10 @@ def _scene(request: Request, pace: float) -> Iterator[Beat]:
     directive, colon, rest = request.prompt.strip().partition(":")
     directive = directive.lower() if colon else ""
     pause = pace * {"slow": 10, "fast": 0}.get(directive, 1)
-    beats = list(_spoken(rest if directive in ("slow", "fast", "fail", "stubborn") else request.prompt, pause))
+    if directive == "ask" and request.messages[-1].role is not Role.TOOL:
+        yield from call("c1", REPEAT.name, {"text": rest.strip()})
+        return
+    beats = list(_spoken(rest if directive in ("slow", "fast", "fail", "stubborn", "ask") else request.prompt, pause))
     if directive == "stubborn":
         yield Stubborn(tuple(beats))
     elif directive == "fail":

@@ -22,7 +22,7 @@ from cancelmark.model.wire import PROMPT, SESSION, WORKSPACE, path_of
 from .. import wire
 from ..models import ModelError
 from ..runtime import Busy, Closing, Leaving, Moved, NoPrompt, OtherVersion, Refusal, RunIdInUse, Stuck, TooLate
-from ..runtime.refusals import PromptRefusal
+from ..runtime.refusals import NoQuestion, PromptRefusal, QuestionClosed
 from ..runtime.workspace import Full, Unknown
 from ..store import NoRoom, StoreError, Unconfirmed
 from . import calls, page
@@ -101,6 +101,10 @@ CALLS: Sequence[Call] = (
     Call("GET", _S + "/prompts/list", calls.list_queued, list[str] | list[wire.Prompt], refusals=(400, 404, 503),
          query=(("full", "boolean", "Include the seq, version and position of each prompt"),)),
     *map(_family, CALLS_ON_SESSIONS),
+    Call("GET", _S + "/asks", calls.list_asks, list[wire.Ask], refusals=(400, 404, 503),
+         query=(("all", "boolean", "Also list questions that have ended"),)),
+    Call("POST", _S + "/asks/{ask}", calls.answer_ask, wire.AskAnswered, wire.AnswerAsk, refusals=(404, 409, 503),
+         told=True),
     Call("POST", _S + "/summarize", calls.summarize, wire.Done, refusals=(404, 409, 502, 503)),
     Call("GET", "/metrics", calls.metrics),
     Call("GET", "/openapi.json", calls.openapi, dict[str, Any]),
@@ -111,8 +115,8 @@ METHODS = {"HEAD", *(call.method for call in CALLS)}  # label values of metrics;
 # The status for each error; the first match counts.
 STATUS: Sequence[tuple[type[Exception], int]] = (
     (BadInput, 400), (TooLarge, 413), (TooSlow, 408), (Unknown, 404), (Full, 429), (RunIdInUse, 409),
-    (Leaving, 503), (Closing, 409), (Busy, 409), (NoPrompt, 404), (TooLate, 409), (OtherVersion, 412),
-    (Stuck, 503), (Moved, 503), (Refusal, 400), (ModelError, 502),
+    (Leaving, 503), (Closing, 409), (Busy, 409), (NoPrompt, 404), (NoQuestion, 404), (TooLate, 409),
+    (QuestionClosed, 409), (OtherVersion, 412), (Stuck, 503), (Moved, 503), (Refusal, 400), (ModelError, 502),
 )
 RETRY = {"retry-after": "1"}
 # Responses to calls that are pending when the server exits.
@@ -220,6 +224,9 @@ def _tell_more(error: Exception) -> dict[str, Any]:
     """The extra fields of the error for a late caller or a busy session."""
     if isinstance(error, PromptRefusal):
         return {"code": "too_late" if isinstance(error, TooLate) else "other_version", **error.told}
+    if isinstance(error, QuestionClosed):
+        return {"code": "answered" if error.question.answer and not error.question.why else "withdrawn",
+                "ask": error.question}
     return {"code": "busy"} if isinstance(error, Busy) else {}
 
 
@@ -327,7 +334,7 @@ REFUSALS = {
     404: "No such workspace, session or prompt",
     408: "The body did not arrive in time",
     409: "The workspace is closing, another prompt uses the run id, the session is busy, or the prompt is no longer "
-         "waiting: `state` and `outcome` report its state",
+         "waiting: `state` and `outcome` report its state; or the question has ended: `ask` has it",
     412: "The text of the prompt has changed: `version` is its current version",
     413: "The body is too large",
     429: "A limit is reached; retry after the time in Retry-After",

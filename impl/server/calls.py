@@ -2,6 +2,7 @@
 
 The docstrings of handlers are the summaries in the OpenAPI document."""
 
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib.metadata import version
 from typing import Any
@@ -15,6 +16,7 @@ from cancelmark.model.lifecycle import State
 from .. import wire
 from ..models import Attachment
 from ..runtime.messages import list_names, wire_message
+from ..runtime.questions import Reply, list_open, name_question
 from ..runtime.workspace import Unknown, Workspace
 from ..store import PromptRecord, SessionRecord, Store
 from .answers import Response, answer
@@ -226,6 +228,22 @@ async def list_prompts(site: Site, request: Request) -> Response:
     return listing.answer(page, earlier)
 
 
+async def list_asks(site: Site, request: Request) -> Response:
+    """The open questions of the session's turns; with `all`, also those that have ended, of unfinished prompts and
+    of the most recent finished ones"""
+    workspace, session = await session_of(site, request)
+    closed = RECENT if flag_of(request, "all") else 0
+    return await list_all(await workspace.runtime.list_asks(session.id, closed=closed))
+
+
+async def answer_ask(site: Site, request: Request, sent: wire.AnswerAsk) -> Response:
+    """Answer a question of a turn. The first answer wins; the same answer again has no effect"""
+    workspace, session = await session_to_call(site, request)
+    reply = Reply(sent.answer == "allow", sent.option or "", sent.value, sent.text or "")
+    refuse_long(site, len(json.dumps(sent.value)) if sent.value is not None else 0, what="value")
+    return answer(await workspace.runtime.answer(session.id, request.path_params["ask"], reply, by=caller_of(request)))
+
+
 async def summarize(site: Site, request: Request) -> Response:
     """Summarize the session; its next turn continues from the summary"""
     workspace, session = await session_of(site, request)
@@ -286,10 +304,10 @@ def caller_of(request: Request) -> str:
     return client_of(named, wire.CLIENT) if named else ""
 
 
-def refuse_long(site: Site, size: int, attached: bool = False) -> None:
+def refuse_long(site: Site, size: int, attached: bool = False, what: str = "prompt") -> None:
     if size > site.limits.prompt:
         more = " with its attachments" if attached else ""
-        raise BadInput(f"prompt: {size:,} characters{more} exceed the limit of {site.limits.prompt:,}; send less")
+        raise BadInput(f"{what}: {size:,} characters{more} exceed the limit of {site.limits.prompt:,}; send less")
 
 
 def seq_of(text: str | None) -> int | None:
@@ -339,4 +357,5 @@ def describe_prompt(prompt: PromptRecord, node: str = "") -> wire.Prompt:
     return wire.Prompt(prompt.seq, prompt.session_id, prompt.state.value, prompt.text, prompt.run_id or "",
                        prompt.outcome.value if prompt.outcome else "", tuple(list_names(prompt.attachments)),
                        version=prompt.traits.version, front=prompt.traits.front,
-                       node=node if prompt.state is State.ACTIVE else "")
+                       node=node if prompt.state is State.ACTIVE else "",
+                       asks=tuple(name_question(prompt.seq, n) for n in list_open(prompt.questions)))

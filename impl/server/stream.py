@@ -93,6 +93,8 @@ class Encoder:
             if notice.run_id:
                 payload = {**payload, "run_id": notice.run_id}
             change = self._change(payload["id"])
+        elif notice.type == "ask":
+            change = "created" if payload["status"] == "open" else "updated"
         elif (notice.type == "prompt" and payload["state"] != "accepted") or "held" in payload:
             change = "updated"
         return {"type": notice.type, "payload": {"type": change, "payload": payload}}

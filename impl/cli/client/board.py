@@ -13,7 +13,7 @@ from cancelmark.views.drawing.theme import PROMPT_LOOKS
 from ..text import line
 
 if TYPE_CHECKING:
-    from ...client import Notice, Prompt, RunComplete, Session
+    from ...client import Ask, Notice, Prompt, RunComplete, Session
 
 KEPT = 500  # finished prompts that the board remembers
 COLUMNS = tuple(state.value for state in State if state is not State.CANCELED_ON_ENTRY)
@@ -63,6 +63,15 @@ class Card:
         return Outcome.CANCELED.value if waits_for_end else self.outcome or self.state
 
 
+def describe_ask(ask: "Ask") -> str:
+    """A question, with the command that answers it; or how it has ended."""
+    if ask.status == "open":
+        return f"asks: {ask.title} (cancelmark answer {ask.ask} allow|deny)"
+    if ask.why:
+        return f"question {ask.ask} withdrawn: {ask.why}"
+    return f"question {ask.ask} {ask.status} by client {ask.by[:4] or 'unknown'}"
+
+
 class Board:
     """The known state of a workspace's prompts. After missed events, `fill` brings it up to date from listings."""
 
@@ -82,7 +91,7 @@ class Board:
 
     def take(self, notice: "Notice") -> Card | None:
         """Applies an event and returns the card that it changed, if any."""
-        from ...client import Called, Message, Prompt, RunComplete, Session, TakenOver
+        from ...client import Ask, Called, Message, Prompt, RunComplete, Session, TakenOver
 
         match notice.payload:
             case Session() as session:
@@ -93,6 +102,9 @@ class Board:
                 return self._move(prompt)
             case TakenOver() as taken:
                 self.taken_over[taken.session_id] = line(f"{taken.node} took over from {taken.gone}")
+            case Ask(seq=seq) as ask if seq in self.cards:
+                self.cards[seq] = replace(self.cards[seq], answer=line(describe_ask(ask)))
+                return self.cards[seq]
             case RunComplete(seq=seq) as end if seq in self.cards:
                 return self._end(end)
             case Message(role="assistant", seq=seq, text=text) if seq in self.cards:

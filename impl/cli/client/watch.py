@@ -144,8 +144,8 @@ class Lines(View):
         self._troubled = trouble is not None
 
     def tell(self, notice: "Notice") -> str:
-        from ...client import AgentEvent, Called, Message, Prompt, RunComplete, Session, TakenOver
-        from .board import prompt_note
+        from ...client import AgentEvent, Ask, Called, Message, Prompt, RunComplete, Session, TakenOver
+        from .board import describe_ask, prompt_note
 
         title = self._board.title
         match notice.payload:
@@ -154,6 +154,8 @@ class Lines(View):
                             f"{prompt_note(prompt)}{prompt.text}")
             case TakenOver() as taken:
                 return line(f"{title(taken.session_id)} {taken.node} took over from {taken.gone}")
+            case Ask() as ask:
+                return line(f"{title(ask.session_id)} #{ask.seq} {describe_ask(ask)}")
             case RunComplete() as end:
                 told = end.error or end.text
                 return line(f"{title(end.session_id)} #{end.seq} ended {end.outcome} {end.run_id} {told}")

@@ -1,18 +1,17 @@
-"""The feature `ask` on the command line: checked and drawn; refused by name where it is not supported."""
+"""The feature `ask` on the command line: checked and drawn, and the questions of a server listed and answered."""
 
+import json
+from collections.abc import Iterator
 from pathlib import Path
+from time import monotonic, sleep
 
 import pytest
 from support.commands import LAST_LINE, read_refusal, run_command
+from support.servers import PATIENCE, Process
 
-from cancelmark import Runtime, ScriptedModel
 from cancelmark.bench import spin
-from cancelmark.impl.runtime.session import Counter, Session
 from cancelmark.model.family import Feature
 from cancelmark.model.properties import Bounds
-from cancelmark.model.protocol import Protocol
-
-ASK = Protocol("family:ask", features=frozenset({Feature.ASK}))
 
 
 def test_check_counts_a_protocol_with_questions() -> None:
@@ -45,20 +44,70 @@ def test_a_trace_with_a_question_is_drawn(form: str, text: str) -> None:
     assert text in said.stdout
 
 
-@pytest.mark.parametrize("command", [
-    ("check", "--cluster"), ("diagram", "session"), ("review",)], ids=" ".join)
-def test_a_command_that_does_not_support_questions_says_so(command: tuple[str, ...]) -> None:
-    line = read_refusal(*command, "--protocol", "family:ask")
-    assert line == (f"cancelmark: --protocol family:ask: `cancelmark {' '.join(command)}` does not support the feature "
-                    "ask yet; use `cancelmark check`")
-
-
-def test_the_runtime_refuses_a_protocol_with_questions() -> None:
-    for make in (lambda: Runtime(ScriptedModel(), protocol=ASK), lambda: Session("s", Counter(), protocol=ASK)):
-        with pytest.raises(ValueError, match="the runtime does not support the feature ask yet"):
-            make()
-
-
 def test_promela_refuses_a_protocol_with_questions(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="does not model the feature ask"):
-        spin.build(tmp_path, Bounds(1, asks=1), spin.SAFETY, None, ASK.features)
+        spin.build(tmp_path, Bounds(1, asks=1), spin.SAFETY, None, frozenset({Feature.ASK}))
+
+
+# --- the questions of a running server
+
+class User:
+    """A user at a terminal, in a workspace of a server."""
+
+    def __init__(self, server: Process, directory: Path) -> None:
+        self.where = ("--server", server.url, "--workspace", str(directory))
+
+    def does(self, *words: str, code: int = 0) -> str:
+        return run_command(*words, *self.where, code=code).stdout
+
+    def asks(self) -> list[str]:
+        """The open questions."""
+        return [ask["ask"] for ask in json.loads(self.does("ask", "--json"))]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+    with Process(tmp_path_factory.mktemp("server") / "data", "--pace", "0") as server:
+        yield server
+
+
+@pytest.fixture
+def user(server: Process, tmp_path: Path) -> User:
+    user = User(server, tmp_path)
+    user.does("send", "ask: hello")
+    end = monotonic() + PATIENCE
+    while not user.asks():
+        assert monotonic() < end
+        sleep(0.02)
+    return user
+
+
+def test_a_user_lists_a_question_and_allows_it(user: User) -> None:
+    (ask,) = user.asks()
+    listed = user.does("ask").splitlines()
+    assert listed[0].split() == ["ask", "tool", "question", "status"]
+    assert listed[1].split() == [ask, "repeat", "Repeat", "'hello'?", "open"]
+    assert user.does("answer", "allow") == f"question {ask}: allowed\n"
+    assert "it had this answer already" in user.does("answer", ask, "allow")
+    assert user.does("answer", ask, "deny", code=1) == f"question {ask} is closed: allowed, started\n"
+    assert json.loads(user.does("answer", ask, "deny", "--json", code=1))["effect"] == "none"
+    assert "allowed, started" in user.does("ask", ask)
+    assert user.does("ask") == "session default has no open questions\n"
+
+
+def test_a_cancel_withdraws_the_question_of_a_user(user: User) -> None:
+    (ask,) = user.asks()
+    user.does("cancel")
+    assert user.does("answer", ask, "allow", code=1) == f"question {ask} is closed: withdrawn (canceled)\n"
+
+
+@pytest.mark.parametrize(("words", "says"), [
+    (("answer", "maybe"), "expected [SEQ.N] allow, or [SEQ.N] deny"),
+    (("answer", "999.1", "allow"), "has no prompt 999"),
+    (("answer", "allow", "--value", "{"), "--value {: not JSON"),
+    (("answer", "allow", "--option", "always"), "is not an option of this question; leave it out"),
+    (("ask", "999.1"), "has no question 999.1; cancelmark ask --all lists them"),
+])
+def test_a_wrong_answer_is_refused_and_the_question_stays_open(user: User, words: tuple[str, ...], says: str) -> None:
+    assert says in read_refusal(*words, *user.where)
+    assert len(user.asks()) == 1

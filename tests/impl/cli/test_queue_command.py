@@ -5,6 +5,7 @@ import re
 import stat
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic, sleep
 
@@ -14,7 +15,7 @@ from support.servers import PATIENCE, Process
 
 from cancelmark.impl.cli.client.board import Board, draw_board
 from cancelmark.impl.cli.client.watch import Lines
-from cancelmark.impl.client import Called, Notice, Prompt, Session
+from cancelmark.impl.client import Ask, Called, Notice, Prompt, Session
 
 
 class User:
@@ -190,3 +191,17 @@ def test_watch_says_who_has_called() -> None:
             (Called("s", "stop", seq=2, held=True, client_id="0f0f0f0f"), "talk #2 stop and hold by client 0f0f"),
             (Called("s", "replace", seq=2), "talk #2 edited by client unknown")):
         assert Lines(board, raw=False).tell(Notice("", "call", "created", call, {})) == words
+
+
+def test_watch_shows_what_a_turn_asks_and_how_that_ended() -> None:
+    board = Board()
+    board.fill([Session("s", "talk")], [Prompt(2, "s", "active", "two")])
+    asked = Ask("2.1", "s", 2, "open", title="run it?")
+    for ask, words in (
+            (asked, "asks: run it? (cancelmark answer 2.1 allow|deny)"),
+            (replace(asked, status="allowed", by="0f0f0f0f"), "question 2.1 allowed by client 0f0f"),
+            (replace(asked, status="withdrawn", why="canceled"), "question 2.1 withdrawn: canceled")):
+        notice = Notice("", "ask", "created", ask, {})
+        assert Lines(board, raw=False).tell(notice) == f"talk #2 {words}"
+        board.take(notice)
+        assert any(words in line.plain for line in draw_board(board, 110, 20))

@@ -26,7 +26,7 @@ from cancelmark.model.cluster.flaws import ALL_FLAWS
 from cancelmark.model.cluster.log import LOG_PROPERTIES
 from cancelmark.model.cluster.properties import CLUSTER_PROPERTIES
 from cancelmark.model.delivery import LOGGED, LOSSY
-from cancelmark.model.family import SERVED
+from cancelmark.model.family import QUEUE_FEATURES
 from cancelmark.model.family_properties import FAMILY_PROPERTIES, REWORDED
 from cancelmark.model.lifecycle import State
 from cancelmark.model.properties import PROPERTIES, Bounds, ServerStep, SessionStep
@@ -145,7 +145,7 @@ def test_every_property_is_seen_to_break_on_the_page(review: Review) -> None:
 def test_the_family_is_on_the_page_with_every_set_of_its_calls(review: Review) -> None:
     section = review.html.partition('<section id="family"')[2].partition("</section>")[0]
     told = specification()["family"]
-    assert len(told["sets"]) == told["holding"] == 2 ** len(SERVED)
+    assert len(told["sets"]) == told["holding"] == 2 ** len(QUEUE_FEATURES)
     assert f"all {len(told['sets'])} combinations were explored" in section
     for p in REWORDED.values():
         assert escape(p.sentence) + "</td>" in section
@@ -161,7 +161,7 @@ def test_the_family_is_on_the_page_with_every_set_of_its_calls(review: Review) -
             cells = re.findall(r'data-head="([\w-]+)">(.*?)</td>', features[-1])
             said = {name: re.sub("<[^>]+>", "", cell) for name, cell in cells}
             word = "restated" if p.id in REWORDED else "new"
-            assert said == {f.value: word if f in needs else "" for f in SERVED}
+            assert said == {f.value: word if f in needs else "" for f in QUEUE_FEATURES}
 
 
 def test_several_servers_are_on_the_page_with_their_histories(review: Review) -> None:
