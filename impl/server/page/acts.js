@@ -2,7 +2,7 @@
 //
 // Other clients may act concurrently. Each action is one call, and the loser of a race is shown the server's message.
 
-import { $, announce, list, promptOf, say, sessionOf, waits, watchers } from "./board.js";
+import { $, announce, asksOf, list, promptOf, say, sayEnd, sessionOf, showAsk, waits, watchers } from "./board.js";
 import { Refused, ask, here, inSession, newId } from "./wire.js";
 
 /** Runs an action and shows its error. If the action returns a string, shows it to the user. */
@@ -65,6 +65,8 @@ const at = (prompt, rest = "") => inSession(prompt.session_id, `prompts/${prompt
 
 export const CARD_ACTS = {
   edit,
+  allow: (prompt) => answer(prompt, "allow"),
+  deny: (prompt) => answer(prompt, "deny"),
   up: (prompt) => ask("POST", at(prompt, "/next")).then(() => null),
   drop: async (prompt) => {
     const { effect, outcome, into } = await ask("DELETE", at(prompt));
@@ -79,11 +81,36 @@ export const CARD_ACTS = {
   },
 };
 
+/** Answers the question that the card shows. The loser of a race is told who has answered, or why it was withdrawn. */
+async function answer(prompt, given) {
+  const question = asksOf(prompt)[0];
+  const value = given === "allow" && question.kind === "input" ? valueOf(prompt, question) : undefined;
+  try {
+    await ask("POST", inSession(prompt.session_id, `asks/${question.ask}`), { answer: given, value });
+  } catch (error) {
+    const ended = error.told?.ask;
+    if (!ended) throw error;
+    showAsk(ended);
+    return `Prompt #${prompt.seq}: the question is closed: ${sayEnd(ended)}`;
+  }
+}
+
+/** The value that the user has typed: a text, unless the question asks for something else. */
+function valueOf({ card }, { json_schema: schema }) {
+  const typed = card.querySelector(".value").value;
+  if (!schema || schema.type === "string") return typed;
+  try {
+    return JSON.parse(typed);
+  } catch {
+    return typed; // the server says what it expects
+  }
+}
+
 /** Runs an action on the prompt of a card, if the card offers it. */
 export function act(card, name) {
   const button = card.querySelector(`[data-act="${name}"]`);
   const prompt = promptOf(card);
-  if (prompt && !button.hidden) attempt(() => CARD_ACTS[name](prompt));
+  if (prompt && button.checkVisibility()) attempt(() => CARD_ACTS[name](prompt));
 }
 
 // --- editing

@@ -63,7 +63,16 @@ async function look() {
     if (!seen.has(k) && prompt.state !== "done") board.forget(prompt);
   }
   listed.flat().forEach((prompt) => board.showPrompt(prompt, { quietly: true }));
+  await showAsks(listed.flat());
   if (!known.length) await ask("POST", here("sessions"), { title: "first session" }).then(board.showSession);
+}
+
+/** Shows the open questions of these prompts, which name them. A prompt whose question has ended meanwhile shows none. */
+async function showAsks(listed) {
+  for (const prompt of listed) board.forgetAsks(prompt);
+  const asking = new Set(listed.filter((prompt) => prompt.asks?.length).map((prompt) => prompt.session_id));
+  const asks = await Promise.all([...asking].map((id) => ask("GET", inSession(id, "asks"))));
+  asks.flat().forEach(board.showAsk);
 }
 
 function happen({ id, data }) {
@@ -72,6 +81,7 @@ function happen({ id, data }) {
   if (type === "prompt") board.showPrompt(payload);
   else if (type === "run_complete") board.showEnd(payload);
   else if (type === "message") board.showMessage(payload);
+  else if (type === "ask") board.showAsk(payload);
   else if (type === "session" && verb !== "deleted") board.showSession(payload);
   else if (type === "call") board.showCall(payload);
   else if (type === "taken_over") board.showTakenOver(payload);
@@ -99,6 +109,7 @@ async function showEarlier() {
   for (const session of [...known].reverse()) board.showSession(session, { first: true });
   const listed = await Promise.all(known.map((s) => ask("GET", inSession(s.id, "prompts"))));
   listed.flat().forEach((prompt) => board.showPrompt(prompt, { quietly: true }));
+  await showAsks(listed.flat());
 }
 
 // --- mouse and keys
@@ -121,7 +132,7 @@ $("workspace").addEventListener("change", pick);
 document.addEventListener("unauthorized", askForToken);
 
 const IN_LANE = { c: "cancel", x: "clear", s: "stop", S: "stop-hold", h: "hold" };
-const ON_CARD = { e: "edit", u: "up", d: "drop", Delete: "drop", s: "halt" };
+const ON_CARD = { e: "edit", u: "up", d: "drop", Delete: "drop", s: "halt", y: "allow", n: "deny" };
 
 document.addEventListener("keydown", (event) => {
   if (event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
@@ -143,7 +154,7 @@ function whileWriting(event, lane) {
 
 function elsewhere({ key }, lane) {
   const card = document.activeElement?.closest?.(".card");
-  if (card && ON_CARD[key] && !card.querySelector(`[data-act="${ON_CARD[key]}"]`).hidden) return () => act(card, ON_CARD[key]);
+  if (card && ON_CARD[key] && card.querySelector(`[data-act="${ON_CARD[key]}"]`).checkVisibility()) return () => act(card, ON_CARD[key]);
   if (lane && IN_LANE[key]) {
     const held = key === "h" && lane.classList.contains("held");
     return () => attempt(() => LANE_ACTS[held ? "resume" : IN_LANE[key]](lane));

@@ -154,6 +154,56 @@ export function showMessage(message) {
   fillCard(prompt);
 }
 
+// --- questions
+
+const asks = new Map(); // the open questions by name, within a prompt's key
+
+export const asksOf = (prompt) => [...(asks.get(key(prompt))?.values() ?? [])];
+export const forgetAsks = (prompt) => asks.delete(key(prompt));
+const WITHDRAWN = { canceled: "the prompt was canceled", ended: "the prompt has ended", requeued: "the conversation was summarized",
+  timeout: "there was no answer in time", turn: "the turn gave it up", crash: "the server was restarted" };
+
+/** How a question ended, and by whose answer. */
+export function sayEnd({ status, by, why, answer }) {
+  if (status === "withdrawn" || status === "void") return `withdrawn, because ${WITHDRAWN[why] ?? why}`;
+  return `${answer === "deny" ? "denied" : "allowed"} by ${who({ client_id: by })}`;
+}
+
+/** Shows a question on the card of its prompt until it has ended, and then how it ended. */
+export function showAsk(question) {
+  const prompt = prompts.get(key(question));
+  if (!prompt) return;
+  const mine = asks.get(key(prompt)) ?? new Map();
+  asks.set(key(prompt), mine);
+  const isNew = !mine.has(question.ask);
+  mine.delete(question.ask);
+  if (question.status === "open") mine.set(question.ask, question);
+  else prompt.answered = `${question.title} — ${sayEnd(question)}`;
+  fillCard(prompt);
+  if (question.status !== "open") announce(`Prompt ${prompt.seq}: ${prompt.answered}`);
+  else if (isNew) announce(`Prompt ${prompt.seq} asks: ${question.title}`);
+}
+
+/** Shows the first open question of the prompt. A focus on its buttons moves to the card when it is withdrawn. */
+function fillQuestion(prompt) {
+  const { card } = prompt;
+  const [question] = prompt.state === "active" ? asksOf(prompt) : [];
+  const box = card.querySelector(".question");
+  const focused = box.contains(document.activeElement);
+  const value = box.querySelector(".value");
+  if (question && box.dataset.ask !== question.ask) value.value = "";
+  box.dataset.ask = question?.ask ?? "";
+  box.hidden = !question;
+  box.querySelector(".asks").textContent = question?.title ?? "";
+  box.setAttribute("aria-label", `Prompt ${prompt.seq} asks: ${question?.title ?? ""}`);
+  value.hidden = question?.kind !== "input";
+  value.setAttribute("aria-label", question?.title ?? "");
+  const ended = card.querySelector(".answered");
+  ended.hidden = Boolean(question) || !prompt.answered;
+  ended.textContent = prompt.answered ?? "";
+  if (focused && !question) card.focus({ preventScroll: true });
+}
+
 export function forget(prompt) {
   prompt.card.remove();
   prompts.delete(key(prompt));
@@ -177,11 +227,12 @@ function fillCard(prompt) {
   if (prompt.state !== "queued") put("place", "");
   card.setAttribute("aria-label", `Prompt ${seq}`);
   card.className = `card ${outcome ?? (stopping ? "stopping" : "")}`.trim();
-  for (const button of card.querySelectorAll("[data-act]")) {
+  fillQuestion(prompt);
+  for (const button of card.querySelectorAll(":scope > .acts [data-act]")) {
     button.hidden = button.dataset.act === "halt" ? prompt.state !== "active" || stopping : !waits(prompt);
     button.setAttribute("aria-label", `${button.textContent} prompt ${seq}`);
   }
-  card.querySelector(".acts").hidden = !card.querySelector("[data-act]:not([hidden])");
+  card.querySelector(":scope > .acts").hidden = !card.querySelector(":scope > .acts [data-act]:not([hidden])");
 }
 
 const byPlace = (a, b) => (b.front ?? 0) - (a.front ?? 0) || a.seq - b.seq;
@@ -239,7 +290,7 @@ export function showEvent(id, type, payload) {
   const row = document.createElement("li");
   const how = payload.outcome ?? (payload.cancelled ? "canceled" : payload.error ? "error" : "");
   row.className = `${type} ${type === "run_complete" ? how : ""}`.trim();
-  const logged = type === "run_complete" ? id?.split("-").pop() : null; // only these events are in the durable log
+  const logged = ["run_complete", "ask"].includes(type) ? id?.split("-").pop() : null; // only these are in the durable log
   const cells = { id: logged ?? "", told: describe(type, payload, how), kind: type === "call" ? who(payload) : say(type) };
   for (const [name, text] of Object.entries(cells)) {
     const cell = document.createElement("span");
@@ -259,6 +310,8 @@ function describe(type, payload, how) {
       return `${number}${say(how)}${payload.error ? `: ${payload.error}` : ""}`;
     case "call":
       return describeCall(payload);
+    case "ask":
+      return `${number}${payload.status === "open" ? `asks: ${payload.title}` : sayEnd(payload)}`;
     case "prompt":
       return `${number}${say(payload.outcome) || (payload.stopping ? "asked to stop" : SAID[payload.state])}`;
     case "taken_over":

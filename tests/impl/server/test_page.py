@@ -6,7 +6,7 @@ from pathlib import Path
 
 import httpx2 as httpx
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 from support.browsing import Sight, chromium, inaccessible
 from support.servers import Process
 
@@ -383,3 +383,65 @@ def test_a_prompt_is_sent_now_or_only_if_idle_and_what_runs_is_stopped(page: Pag
     card(page, "done", "later")
     lane.get_by_role("button", name="Stop", exact=False).first.click()
     expect(page.get_by_role("alert")).to_have_text("Nothing is running: nothing was stopped")
+
+
+# --- questions
+
+def question(page: Page, text: str) -> Locator:
+    """The question on the card of the prompt."""
+    return page.locator(".active .card").filter(has_text=text).get_by_role("group", name=re.compile("asks: Repeat"))
+
+
+@pytest.mark.parametrize(("key", "answer", "said"), [
+    ("y", "allowed by you", "You said: hello"), ("n", "denied by you", "")])
+def test_a_question_is_answered_by_one_key(sight: Sight, key: str, answer: str, said: str) -> None:
+    send(sight.page, "ask: hello")
+    expect(question(sight.page, "hello")).to_contain_text("Repeat 'hello'?")
+    expect(sight.page.locator("#announcements")).to_contain_text("asks: Repeat 'hello'?")
+    sight.page.locator(".active .card").focus()
+    sight.page.keyboard.press(key)
+    card(sight.page, "done", "end turn")
+    expect(sight.page.locator(".done .answered")).to_contain_text(answer)
+    expect(sight.page.locator(".done .answer")).to_contain_text(said)
+    expect(sight.page.locator(".done .question:visible")).to_have_count(0)
+    assert sight.errors == []
+
+
+def test_of_two_people_who_answer_one_wins_and_the_other_is_told_who(page: Page, server: Process) -> None:
+    with page.context.browser.new_context() as context:  # type: ignore[union-attr]
+        other = context.new_page()
+        visit(other, server)
+        send(page, "ask: hello")
+        for tab in (page, other):
+            expect(question(tab, "hello")).to_be_visible()
+        other.route("**/v1/**/events**", lambda route: route.abort())  # it learns nothing more by itself
+        page.get_by_role("button", name="Allow").click()
+        card(page, "done", "end turn")
+        expect(page.locator(".done .answered")).to_contain_text("allowed by you")
+        if question(other, "hello").is_visible():
+            other.get_by_role("button", name="Deny").click()
+            expect(other.get_by_role("alert")).to_contain_text(re.compile("the question is closed: allowed by client"))
+        else:
+            expect(other.locator(".answered")).to_contain_text(re.compile("allowed by client [0-9a-f]{4}"))
+
+
+def test_a_question_is_withdrawn_while_somebody_looks_at_it(page: Page, server: Process) -> None:
+    send(page, "ask: hello")
+    expect(question(page, "hello")).to_be_visible()
+    page.get_by_role("button", name="Allow").focus()
+    with httpx.Client(base_url=f"{server.url}/v1") as http:
+        workspace = http.get("/workspaces").json()[0]["id"]
+        session = http.get(f"/workspaces/{workspace}/sessions").json()[0]["id"]
+        http.post(f"/workspaces/{workspace}/agent/sessions/{session}/cancel")
+    card(page, "done", "canceled")
+    expect(page.locator(".done .answered")).to_contain_text("withdrawn, because the prompt was canceled")
+    expect(page.locator(".card:focus")).to_have_count(1)
+
+
+def test_a_reloaded_page_shows_an_open_question(page: Page, server: Process) -> None:
+    send(page, "ask: hello")
+    expect(question(page, "hello")).to_be_visible()
+    visit(page, server)
+    expect(question(page, "hello")).to_be_visible()
+    page.get_by_role("button", name="Deny").click()
+    card(page, "done", "end turn")
