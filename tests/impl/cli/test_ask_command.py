@@ -1,15 +1,11 @@
 """The feature `ask` on the command line: checked and drawn; refused by name where it is not supported."""
 
-from pathlib import Path
-
 import pytest
 from support.commands import LAST_LINE, read_refusal, run_command
 
 from cancelmark import Runtime, ScriptedModel
-from cancelmark.bench import spin
 from cancelmark.impl.runtime.session import Counter, Session
 from cancelmark.model.family import Feature
-from cancelmark.model.properties import Bounds
 from cancelmark.model.protocol import Protocol
 
 ASK = Protocol("family:ask", features=frozenset({Feature.ASK}))
@@ -57,8 +53,3 @@ def test_the_runtime_refuses_a_protocol_with_questions() -> None:
     for make in (lambda: Runtime(ScriptedModel(), protocol=ASK), lambda: Session("s", Counter(), protocol=ASK)):
         with pytest.raises(ValueError, match="the runtime does not support the feature ask yet"):
             make()
-
-
-def test_promela_refuses_a_protocol_with_questions(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="does not model the feature ask"):
-        spin.build(tmp_path, Bounds(1, asks=1), spin.SAFETY, None, ASK.features)
