@@ -53,8 +53,6 @@ def build(
     Without optimization, tcc is used if available: it compiles sixty times as fast as gcc, and compiling takes most of
     the time of a small search.
     """
-    if Feature.ASK in features:
-        raise ValueError(f"{SPEC.name} does not model the feature ask; use `cancelmark check` instead")
     shutil.copy(SPEC, directory)
     defines = (*(f"-D{name.upper()}={n}" for name, n in vars(bounds).items()),
                *(f"-D{feature.name}" for feature in Feature if feature in features),

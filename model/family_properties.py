@@ -201,3 +201,6 @@ def _adapt(reference: Property, features: frozenset[Feature]) -> Property:
     if reworded is None or reworded.needs & features:
         return reworded or reference
     return replace(reference, on_session=reworded.on_session)
+
+
+EVERY_PROPERTY = _properties_with(frozenset(Feature))  # of a protocol with all features

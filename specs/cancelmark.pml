@@ -6,8 +6,8 @@
    run it, and what must be switched off so that SPIN counts every state.
 
    Bounds: -DPROMPTS=3 -DCANCELS=2 -DCLEARS=1 -DREQUEUES=1 -DCRASHES=1 -DCLOSES=1 -DSESSIONS=2
-   Features: -DREVOKE -DSTOP -DHOLD -DREPLACE -DNEXT -DINTERRUPT -DREJECT; none of them is the reference protocol.
-   Bounds of their calls: -DREVOKES=1 -DSTOPS=1 -DHOLDS=1 -DREPLACES=1 -DNEXTS=1 */
+   Features: -DREVOKE -DSTOP -DHOLD -DREPLACE -DNEXT -DINTERRUPT -DREJECT -DASK; none of them is the reference protocol.
+   Bounds of their calls: -DREVOKES=1 -DSTOPS=1 -DHOLDS=1 -DREPLACES=1 -DNEXTS=1 -DASKS=2 */
 
 #ifndef PROMPTS
 #define PROMPTS 2
@@ -44,6 +44,9 @@
 #endif
 #ifndef NEXTS
 #define NEXTS 0
+#endif
+#ifndef ASKS
+#define ASKS 0
 #endif
 
 /* Seeded bugs: -DBUG=MARK_NOT_ASKED breaks the protocol on purpose. The names are those of tests/model/test_promela.py. */
@@ -92,6 +95,28 @@
 #define REJECT_ASKS_BUSY 43
 #define REJECT_FORGETS_HOLD 44
 #define REQUEUE_PARKS 45
+#define CANCEL_LEAVES_OPEN 46
+#define CLOSE_LEAVES_OPEN 47
+#define STOP_LEAVES_OPEN 48
+#define REVOKE_LEAVES_OPEN 49
+#define INTERRUPT_LEAVES_OPEN 50
+#define PERMISSION_OUTLIVES_CANCEL 51
+#define CANCELED_TURN_ASKS 52
+#define END_LEAVES_OPEN 53
+#define QUESTION_SURVIVES_SUMMARY 54
+#define PERMISSION_SURVIVES_SUMMARY 55
+#define ANSWERS_WHAT_IS_OPEN 56
+#define LAST_ANSWER_WINS 57
+#define LATE_ANSWER_CONFIRMED 58
+#define TIMEOUT_ALLOWS 59
+#define RUNS_WHILE_OPEN 60
+#define PERMISSION_NOT_USED_UP 61
+#define DENY_STOPS 62
+#define RECOVERY_SILENT 63
+#define START_NOT_JOURNALED 64
+#define RECOVERY_RUNS 65
+#define RECOVERY_DOUBTS_ALLOWED 66
+#define HOLD_WITHDRAWS 67
 #ifndef BUG
 #define BUG 0
 #endif
@@ -110,6 +135,12 @@ mtype = { ACCEPTED, CANCELED_ON_ENTRY, QUEUED, ACTIVE, DONE };
 mtype = { end_turn, error, canceled, folded };
 mtype = { by_clear, by_cancel };
 mtype = { queue, reject, interrupt };  /* R35: what a prompt does that finds the session busy */
+#if ASK
+mtype = { OPEN, ALLOWED, DENIED, RAN, WITHDRAWN, VOID };  /* R36: a question */
+#define MOST 2  /* questions of a prompt: a limit of this model */
+#define NUMBERED(p, n) ((p) * MOST + (n) - 1)
+#define QUESTIONS ((PROMPTS + 1) * MOST)
+#endif
 
 byte seq;                    /* R1: the latest seq given out */
 bit closing;                 /* R15 */
@@ -126,6 +157,9 @@ byte version[PROMPTS + 1];   /* R33: of its text */
 bit begun[PROMPTS + 1];      /* R33: it has been active; kept only where texts can be replaced */
 bit urgent[PROMPTS + 1];     /* R35: accepted with interrupt */
 bit held[SESSIONS];          /* R32 */
+#if ASK
+mtype question[QUESTIONS];   /* R36: by prompt and number; 0: not asked. A prompt that is done has none */
+#endif
 
 /* History, which the protocol never reads: what the guarantees speak about. */
 mtype reach[PROMPTS + 1];    /* the strongest call that reached the prompt between its acceptance and its end: by_cancel
@@ -135,9 +169,16 @@ byte place[PROMPTS + 1];     /* where callers have put it: what has a higher one
 byte wanted[PROMPTS + 1];    /* the version of its text that callers were told last */
 bit ran[PROMPTS + 1];        /* a turn of it was started; kept only where texts can be replaced */
 bit told_to_wait[SESSIONS];  /* the last call was a hold, and not a resume */
+#if ASK
+mtype called[QUESTIONS];     /* what the calls have made of a question */
+bit seen_open[QUESTIONS];    /* subscribers have received the question, and neither its answer nor its withdrawal */
+#endif
 
 /* How much of the bounds is spent; seq counts the prompts. */
 byte cancels, clears, requeues, crashes, closes, revokes, stops, holds, replaces, nexts;
+#if ASK
+byte questions;
+#endif
 
 /* ---- What an observer sees of one step ---- */
 
@@ -156,8 +197,17 @@ hidden byte was_version[PROMPTS + 1];
 hidden byte started[PROMPTS + 1];
 hidden byte recorded[PROMPTS + 1];
 hidden byte told_to_stop[PROMPTS + 1];
+#if ASK
+hidden byte number, answers, recovers, requeued, unsettled;  /* answers: the question that an answer names */
+hidden mtype given;
+hidden mtype was_question[QUESTIONS];
+hidden mtype was_called[QUESTIONS];
+hidden mtype answered[QUESTIONS];   /* the answer that was published */
+hidden byte tools[QUESTIONS];       /* how often the tool was started */
+hidden byte unsure[QUESTIONS];      /* reported as a tool that may have run */
+#endif
 
-/* ---- Questions ---- */
+/* ---- Predicates ---- */
 
 #define here(p, s)      (state[p] && home[p] == (s))
 #define live(p)         (state[p] && state[p] != DONE)
@@ -169,7 +219,13 @@ hidden byte told_to_stop[PROMPTS + 1];
 #define put_ahead(p, q) ahead_by(place, p, q)
 #define same(p)         (state[p] == was[p] && outcome[p] == was_outcome[p] && reach[p] == was_reach[p] && \
                          ends[p] == was_ends[p] && revoked[p] == was_revoked[p] && front[p] == was_front[p] && \
-                         version[p] == was_version[p])
+                         version[p] == was_version[p] && same_questions(p))
+#if ASK
+#define kept(q)         (question[q] == was_question[q])
+#define same_questions(p) (kept(NUMBERED(p, 1)) && kept(NUMBERED(p, 2)))
+#else
+#define same_questions(p) true
+#endif
 #define untouched(p)    (same(p) && !told_to_stop[p] && (!live(p) || covered(p) == was_covered[p]))
 #define working(p, s)   (state[p] == ACCEPTED || state[p] == CANCELED_ON_ENTRY || state[p] == ACTIVE)
 
@@ -216,10 +272,60 @@ inline start(p) {
     started[p] = true; starts = true; asks = true
 }
 
+#if ASK
+/* The end of a question, an answer or a withdrawal: subscribers receive one, and only of a question that they know. */
+inline publish_end_of(q) {
+    if :: seen_open[q] :: else -> unsettled = true fi;
+    seen_open[q] = false; asks = true
+}
+
+/* R36: withdraws the open questions and voids the permissions, unless a seeded bug spares them. */
+inline settle_questions(p, spares_open, spares_allowed) {
+    for (number : 1 .. MOST) {
+        if
+        :: question[NUMBERED(p, number)] == OPEN && !(spares_open) ->
+            question[NUMBERED(p, number)] = WITHDRAWN;
+            if :: BUG == RECOVERY_SILENT && recovers :: else -> publish_end_of(NUMBERED(p, number)) fi
+        :: question[NUMBERED(p, number)] == ALLOWED && !(spares_allowed) -> question[NUMBERED(p, number)] = VOID
+        :: else
+        fi
+    }
+}
+
+/* R36i: the tools of this prompt that a crash may have broken. */
+inline report_tools(p) {
+    for (number : 1 .. MOST) {
+        if
+        :: (question[NUMBERED(p, number)] == RAN && BUG != RECOVERY_SILENT) ||
+           (question[NUMBERED(p, number)] == ALLOWED && BUG == RECOVERY_DOUBTS_ALLOWED) ->
+            unsure[NUMBERED(p, number)] = true; asks = true
+        :: else
+        fi;
+        if
+        :: BUG == RECOVERY_RUNS && (question[NUMBERED(p, number)] == ALLOWED || question[NUMBERED(p, number)] == RAN) ->
+            tools[NUMBERED(p, number)]++; asks = true
+        :: else
+        fi
+    }
+}
+
+inline forget_questions(p) {
+    for (number : 1 .. MOST) {
+        if :: seen_open[NUMBERED(p, number)] -> unsettled = true :: else fi;
+        question[NUMBERED(p, number)] = 0; called[NUMBERED(p, number)] = 0; seen_open[NUMBERED(p, number)] = 0
+    }
+}
+#else
+inline settle_questions(p, spares_open, spares_allowed) { skip }
+inline report_tools(p) { skip }
+inline forget_questions(p) { skip }
+#endif
+
 /* Nothing asks for these once a prompt is done. */
 inline forget(p) {
     revoked[p] = 0; front[p] = 0; version[p] = 0; begun[p] = 0; urgent[p] = 0;
-    place[p] = 0; wanted[p] = 0; ran[p] = 0
+    place[p] = 0; wanted[p] = 0; ran[p] = 0;
+    forget_questions(p)
 }
 
 /* R14: the terminal event of p, with the text of prompt `whose`. */
@@ -253,7 +359,63 @@ inline begin(s) {
         was_covered[i] = covered(i); was_revoked[i] = revoked[i]; was_front[i] = front[i]; was_version[i] = version[i];
         started[i] = false; recorded[i] = false; told_to_stop[i] = false
     }
+    begin_questions()
 }
+
+#if ASK
+inline begin_questions() {
+    answers = 0; given = 0; recovers = false; requeued = 0; unsettled = false;
+    for (i : 0 .. QUESTIONS - 1) {
+        was_question[i] = question[i]; was_called[i] = called[i];
+        answered[i] = 0; tools[i] = 0; unsure[i] = false
+    }
+}
+
+/* Whatever cancels, ends or requeues the prompt withdraws what is open, and voids what is allowed. */
+inline note_questions() {
+    for (i : 1 .. PROMPTS) {
+        for (number : 1 .. MOST) {
+            if
+            :: state[i] == ACTIVE && reach[i] != by_cancel && requeued != i
+            :: else ->
+                if
+                :: called[NUMBERED(i, number)] == OPEN -> called[NUMBERED(i, number)] = WITHDRAWN
+                :: called[NUMBERED(i, number)] == ALLOWED -> called[NUMBERED(i, number)] = VOID
+                :: else
+                fi
+            fi
+        }
+    }
+}
+
+#define is_settled(what)   ((what) == WITHDRAWN || (what) == VOID)
+#define has_answer(what)   ((what) == ALLOWED || (what) == DENIED || (what) == RAN)
+#define is_unsettled(what) ((what) == OPEN || (what) == ALLOWED)
+
+inline judge_question(p, q) {
+    JUDGE(no-late-approval, !answered[q] || !is_settled(was_called[answers]));
+    JUDGE(no-late-approval,
+          !tools[q] || ((was_called[q] == ALLOWED || was_called[q] == RAN) && state[p] == ACTIVE));
+    JUDGE(tool-once, tools[q] <= 1 && !(tools[q] && was_called[q] == RAN));
+    JUDGE(one-answer, !has_answer(was_called[answers]) || (!answered[q] && (answers / MOST != p || kept(q))));
+    JUDGE(answer-exact, !answers || q == answers || (!answered[q] && kept(q)));
+    JUDGE(answer-exact, !answers || answers / MOST == p || !was[p] || same(p));
+    JUDGE(answer-heard, was_called[answers] != OPEN || answered[answers] == given);
+    JUDGE(answer-heard, !is_unsettled(called[q]) || question[q] == called[q]);
+    JUDGE(ask-settled, !unsettled && (!seen_open[q] || called[q] == OPEN));
+    JUDGE(may-have-run, !recovers || unsure[q] == (was[p] == ACTIVE && was_called[q] == RAN))
+}
+
+inline judge_questions() {
+    note_questions();
+    for (i : 1 .. PROMPTS) {
+        for (number : 1 .. MOST) { judge_question(i, NUMBERED(i, number)) }
+    }
+}
+#else
+inline begin_questions() { skip }
+inline judge_questions() { skip }
+#endif
 
 #define folds(p)   (was[p] != DONE && outcome[p] == folded)
 #define goes_on(p) (was[p] == ACTIVE && told_to_wait[home[p]])  /* R32: a hold is for the queue, and not for the turn */
@@ -290,6 +452,7 @@ inline judge() {
         :: else
         fi
     }
+    judge_questions();  /* not last: SPIN refuses a d_step that ends with a loop */
     JUDGE(closed, called_in == EVERYWHERE || closing == was_closing);
     JUDGE(no-late-fold, !into_stopping && !past_interrupt);
     JUDGE(edited, !stale);
@@ -350,7 +513,7 @@ inline accept(s, named, if_busy) {
         put_to_front(place, seq);
         put_to_front(front, seq);
         for (i : 1 .. PROMPTS) {
-            if :: BUG == INTERRUPT_AT_ACCEPT && here(i, s) && state[i] == ACTIVE -> revoke_one(i) :: else fi
+            if :: BUG == INTERRUPT_AT_ACCEPT && here(i, s) && state[i] == ACTIVE -> revoke_one(i, false) :: else fi
         }
     :: else
     fi;
@@ -378,7 +541,8 @@ inline send_now(p) {
     :: (!covered(p) || BUG == COVERED_INTERRUPTS) && !held[home[p]] && BUG != INTERRUPT_AT_ACCEPT ->
         for (k : 1 .. PROMPTS) {
             if
-            :: here(k, home[p]) && state[k] == ACTIVE && (k < p || BUG == INTERRUPT_STOPS_ANYBODY) -> revoke_one(k)
+            :: here(k, home[p]) && state[k] == ACTIVE && (k < p || BUG == INTERRUPT_STOPS_ANYBODY) ->
+                revoke_one(k, BUG == INTERRUPT_LEAVES_OPEN)
             :: else
             fi
         }
@@ -463,6 +627,10 @@ inline hand_off(s) {
 inline requeue(p) {
     begin(home[p]); printf("requeue(%c)", NAME(p)); told_in(home[p]);
     requeues++;
+#if ASK
+    requeued = p;
+#endif
+    settle_questions(p, BUG == QUESTION_SURVIVES_SUMMARY, BUG == PERMISSION_SURVIVES_SUMMARY);
     if
     :: held[home[p]] && BUG != REQUEUE_PARKS -> start(p)  /* R32: it goes on at once */
     :: else -> state[p] = QUEUED; hand_off(home[p])
@@ -473,6 +641,7 @@ inline requeue(p) {
 /* R11, R12 */
 inline finish(p, how) {
     begin(home[p]); printf("finish(%c, %e)", NAME(p), how); told_in(home[p]);
+    settle_questions(p, BUG == END_LEAVES_OPEN, false);
     if
     :: BUG == START_BEFORE_END -> state[p] = DONE; outcome[p] = how; hand_off(home[p]); publish(p, how, p)
     :: BUG == NEIGHBOURS_TEXT -> state[p] = DONE; outcome[p] = how; hand_off(home[p]);
@@ -505,7 +674,13 @@ inline drop_queue(s, with_run_ids) {
 /* R12 */
 inline ask_to_stop(s) {
     for (k : 1 .. PROMPTS) {
-        if :: here(k, s) && state[k] == ACTIVE && !covered(k) -> told_to_stop[k] = true; asks = true :: else fi
+        if
+        :: here(k, s) && state[k] == ACTIVE && !covered(k) ->
+            told_to_stop[k] = true; asks = true;
+            settle_questions(k, BUG == (called_in == EVERYWHERE -> CLOSE_LEAVES_OPEN : CANCEL_LEAVES_OPEN),
+                             BUG == PERMISSION_OUTLIVES_CANCEL)
+        :: else
+        fi
     }
 }
 
@@ -553,14 +728,16 @@ inline clear_queue(s) {
 }
 
 /* R30 */
-inline revoke_one(p) {
+inline revoke_one(p, leaves_open) {
     if
     :: covered(p) || state[p] == CANCELED_ON_ENTRY || state[p] == DONE
     :: else ->
         if
         :: state[p] == ACCEPTED && BUG == REVOKE_MISSES_ACCEPTED
         :: state[p] == QUEUED -> end_as(p, canceled)
-        :: state[p] == ACTIVE -> told_to_stop[p] = true; asks = true; revoked[p] = true
+        :: state[p] == ACTIVE ->
+            told_to_stop[p] = true; asks = true; revoked[p] = true;
+            settle_questions(p, leaves_open, false)
         :: else -> revoked[p] = true
         fi
     fi
@@ -570,7 +747,7 @@ inline revoke(p) {
     begin(home[p]); printf("revoke(%c)", NAME(p)); told_in(home[p]);
     revokes++;
     if :: live(p) -> reach[p] = by_cancel :: else fi;
-    revoke_one(p);
+    revoke_one(p, BUG == REVOKE_LEAVES_OPEN);
     if :: BUG == REVOKE_RAISES_MARK && p > mark[home[p]] -> mark[home[p]] = p :: else fi;
     JUDGE(revoke-exact, !live(p) || covered(p));
     for (i : 1 .. PROMPTS) {
@@ -603,7 +780,9 @@ inline stop(s, and_hold) {
     find_target(s, held[s], front);
     if
     :: target == 0 || (BUG == STOP_MISSES_ACCEPTED && state[target] == ACCEPTED)
-    :: else -> revoke_one(target); if :: BUG == STOP_RAISES_MARK && target > mark[s] -> mark[s] = target :: else fi
+    :: else ->
+        revoke_one(target, BUG == STOP_LEAVES_OPEN);
+        if :: BUG == STOP_RAISES_MARK && target > mark[s] -> mark[s] = target :: else fi
     fi;
     JUDGE(stop-heard, !j || !live(j) || covered(j));
     for (i : 1 .. PROMPTS) {
@@ -619,6 +798,9 @@ inline hold(s) {
     holds++;
     told_to_wait[s] = true;
     held[s] = true;
+    for (k : 1 .. PROMPTS) {
+        if :: BUG == HOLD_WITHDRAWS && here(k, s) && state[k] == ACTIVE -> settle_questions(k, false, false) :: else fi
+    }
     judge()
 }
 
@@ -650,6 +832,68 @@ inline next(p) {
     judge()
 }
 
+#if ASK
+/* The first question of the prompt in this state; 0: not asked yet. */
+inline find_question(p, in_state) {
+    first = 0;
+    for (k : 1 .. MOST) {
+        if :: !first && question[NUMBERED(p, k)] == in_state -> first = NUMBERED(p, k) :: else fi
+    }
+}
+
+/* R36a */
+inline ask_question(p) {
+    begin(home[p]); printf("ask(%c)", NAME(p)); told_in(home[p]);
+    questions++;
+    find_question(p, 0);
+    question[first] = OPEN; called[first] = OPEN; seen_open[first] = true; asks = true;
+    judge()
+}
+
+inline give_answer(q, how) {
+    answered[q] = how; publish_end_of(q)
+}
+
+/* R36b, R36c */
+inline answer(p, n, how) {
+    begin(home[p]);
+    if
+    :: how == ALLOWED -> printf("answer(%c, %d allow)", NAME(p), n)
+    :: else -> printf("answer(%c, %d deny)", NAME(p), n)
+    fi;
+    told_in(home[p]);
+    answers = NUMBERED(p, n); given = how;
+    if :: called[answers] == OPEN -> called[answers] = how :: else fi;
+    if
+    :: BUG == ANSWERS_WHAT_IS_OPEN ->
+        find_question(p, OPEN);
+        if :: first -> question[first] = how; give_answer(first, how) :: else fi
+    :: BUG == LATE_ANSWER_CONFIRMED && question[answers] != OPEN -> give_answer(answers, how)
+    :: else -> question[answers] = how; give_answer(answers, how)
+    fi;
+    if :: BUG == DENY_STOPS && how == DENIED -> revoke_one(p, false) :: else fi;
+    judge()
+}
+
+/* R36d */
+inline run_tool(p, n) {
+    begin(home[p]); printf("run(%c, %d)", NAME(p), n); told_in(home[p]);
+    called[NUMBERED(p, n)] = RAN;
+    if :: BUG != PERMISSION_NOT_USED_UP -> question[NUMBERED(p, n)] = RAN :: else fi;
+    tools[NUMBERED(p, n)]++; asks = true;
+    judge()
+}
+
+/* R36f */
+inline withdraw(p, n) {
+    begin(home[p]); printf("withdraw(%c, %d)", NAME(p), n); told_in(home[p]);
+    if :: called[NUMBERED(p, n)] == OPEN -> called[NUMBERED(p, n)] = WITHDRAWN :: else fi;
+    question[NUMBERED(p, n)] = (BUG == TIMEOUT_ALLOWS -> ALLOWED : WITHDRAWN);
+    publish_end_of(NUMBERED(p, n));
+    judge()
+}
+#endif
+
 /* R15 */
 inline close() {
     begin(EVERYWHERE); printf("close\n");
@@ -665,6 +909,11 @@ inline crash() {
     begin(EVERYWHERE); printf("crash\n");
     crashes++;
     down = true;
+#if ASK
+    for (k : 0 .. QUESTIONS - 1) {
+        if :: BUG == START_NOT_JOURNALED && question[k] == RAN -> question[k] = ALLOWED :: else fi
+    }
+#endif
     JUDGE(closed, closing == was_closing);
     judge()
 }
@@ -672,9 +921,12 @@ inline crash() {
 /* R17: while the server is recovering every session is busy, so what was accepted lines up behind what was queued. */
 inline recover() {
     begin(EVERYWHERE); printf("recover\n");
+#if ASK
+    recovers = true;
+#endif
     for (i : 1 .. PROMPTS) {
         if
-        :: state[i] == ACTIVE -> end_as(i, error)
+        :: state[i] == ACTIVE -> report_tools(i); settle_questions(i, false, false); end_as(i, error)
         :: state[i] == QUEUED && BUG == RECOVERY_FORGETS_QUEUE -> state[i] = 0
         :: else
         fi
@@ -705,7 +957,7 @@ inline recover() {
     :: d_step { !down && state[p] == ACTIVE -> finish(p, end_turn) } \
     :: d_step { !down && state[p] == ACTIVE -> finish(p, error) } \
     :: d_step { !down && state[p] == ACTIVE && covered(p) -> finish(p, canceled) } \
-    REVOKING(p) REPLACING(p) MOVING(p)
+    REVOKING(p) REPLACING(p) MOVING(p) ASKING(p)
 
 #if REVOKE
 #define REVOKING(p) :: d_step { !down && live(p) && revokes < REVOKES -> revoke(p) }
@@ -723,6 +975,24 @@ inline recover() {
 #define MOVING(p) :: d_step { !down && waiting(p) && nexts < NEXTS -> next(p) }
 #else
 #define MOVING(p)
+#endif
+
+#if ASK
+#define takes_answer(q) (question[q] == OPEN || (BUG == LAST_ANSWER_WINS && is_unsettled(question[q])) || \
+                         (BUG == LAST_ANSWER_WINS && question[q] == DENIED) || \
+                         (BUG == ANSWERS_WHAT_IS_OPEN && question[q]) || (BUG == LATE_ANSWER_CONFIRMED && question[q]))
+#define may_run(q)      (question[q] == ALLOWED || (BUG == RUNS_WHILE_OPEN && question[q] == OPEN))
+#define ASKING(p) \
+    :: d_step { !down && state[p] == ACTIVE && (!covered(p) || BUG == CANCELED_TURN_ASKS) && \
+                !question[NUMBERED(p, MOST)] && questions < ASKS -> ask_question(p) } \
+    ON_QUESTION(p, 1) ON_QUESTION(p, 2)
+#define ON_QUESTION(p, n) \
+    :: d_step { !down && takes_answer(NUMBERED(p, n)) -> answer(p, n, ALLOWED) } \
+    :: d_step { !down && takes_answer(NUMBERED(p, n)) -> answer(p, n, DENIED) } \
+    :: d_step { !down && may_run(NUMBERED(p, n)) -> run_tool(p, n) } \
+    :: d_step { !down && question[NUMBERED(p, n)] == OPEN -> withdraw(p, n) }
+#else
+#define ASKING(p)
 #endif
 
 #define IN_SESSION(s) \

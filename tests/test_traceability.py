@@ -77,17 +77,6 @@ def test_a_rule_that_nothing_carries_is_two_gaps(tmp_path: Path, found: Traceabi
         f"R99a is not cited in the {column}" for column in ("model", "tests of the runtime")}
 
 
-def test_a_rule_that_only_the_model_has_needs_a_test_of_the_model_and_none_of_the_runtime(tmp_path: Path) -> None:
-    both = '@pytest.mark.rule("R36a")\ndef test_one(): pass'
-    tests = {"impl/test_it.py": both, "model/test_it.py": '@pytest.mark.rule("R36a", "R36b")\ndef test_model(): pass'}
-    trace = traced(project(tmp_path, tests=tests))
-    gaps = [gap for gap in trace.gaps() if gap.startswith("R36")]
-    assert "R36a is cited in the tests of the runtime, but R36 is listed as model only" in gaps
-    assert "R36c is not cited in the other tests" in gaps
-    assert not [gap for gap in gaps if gap.startswith("R36b")]
-    assert "model only so far" in page(trace)
-
-
 def test_a_clause_that_was_taken_away_is_missed_wherever_it_is_cited(tmp_path: Path) -> None:
     unknown = traced(project(tmp_path, protocol=PROTOCOL.replace("- **R9c** ", "  "))).unknown
     assert {line.split(" cites ")[0] for line in unknown} >= {

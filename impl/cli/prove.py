@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
-from cancelmark.model.family_properties import ALL_PROPERTIES
+from cancelmark.model.family_properties import EVERY_PROPERTY
 
 from ..files import UsageError
 from .solver import open_solver
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """\
 Prove the guarantees without bounds: for any number of prompts, cancels, sessions and crashes, and for any combination
-of the optional calls that the server offers. The proof does not cover the feature ask. An SMT solver shows that an
-invariant holds initially, that every action preserves it, and that it implies each guarantee. specs/formal.md explains
-the proof and its limits.
+of the features that the server offers; with the feature ask, for any number of questions that turns ask. An SMT solver
+shows that an invariant holds initially, that every action preserves it, and that it implies each guarantee.
+specs/formal.md explains the proof and its limits.
 
 The last line is  obligations=… proved=… broken=… unknown=… seconds=… verdict=…  with one of the verdicts
   proved        every obligation is discharged, every guarantee follows, and the proof is not vacuous
@@ -113,7 +113,7 @@ def report(
         "invariant": claims(prover.invariant), "steps": claims(STEPS), "consequences": claims(CONSEQUENCES),
         "guarantees": [{"id": p.id, "sentence": p.sentence, "verdict": guarantees[p.id].value,
                         "claims": list(GUARANTEES[p.id]), "remark": REMARKS.get(p.id)}
-                       for p in ALL_PROPERTIES],
+                       for p in EVERY_PROPERTY],
         "not_proved": dict(UNPROVED), "empty": [one.what for one in hollows if one.verdict.value == "broken"],
         "perhaps_empty": [one.what for one in hollows if one.verdict.value != "broken"],
         "counterexamples": [
@@ -123,7 +123,8 @@ def report(
 
 
 def picture(state: Any) -> dict[str, Any]:
-    return {**state._asdict(), "prompts": [p._asdict() for p in state.prompts]}
+    return {**state._asdict(), "prompts": [p._asdict() for p in state.prompts],
+            "questions": [x._asdict() for x in state.questions]}
 
 
 def claim_verdict(name: str, judged: Sequence["ObligationResult"]) -> str:

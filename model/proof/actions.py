@@ -14,10 +14,12 @@ from .logic import (
     ABSENT,
     ACCEPTED,
     ACTIVE,
+    ALLOWED,
     CANCEL,
     CANCELED,
     CANCELED_ON_ENTRY,
     CLEAR,
+    DENIED,
     DONE,
     END_TURN,
     ERROR,
@@ -28,9 +30,14 @@ from .logic import (
     NO,
     NONE,
     NOTHING,
+    OPEN,
     OUTCOME,
     QUEUED,
+    RAN,
     REJECT,
+    UNASKED,
+    VOID,
+    WITHDRAWN,
     OfOne,
     Seen,
     Term,
@@ -72,7 +79,9 @@ class Action:
         after = replace(
             after, ends=lambda p: _at_most_two(before.ends(p) + seen.published(p)),
             ran=lambda p: z3.Or(after_ran(p), seen.started(p)),
-            heard=lambda p: z3.If(seen.takes_in(p), before.latest, after_heard(p)))
+            heard=lambda p: z3.If(seen.takes_in(p), before.latest, after_heard(p)),
+            called=called_after(self.name, after, arguments), believed=lambda x: z3.Or(
+                seen.opened(x), z3.And(before.believed(x), z3.Not(seen.closed(x)))))
         seen = replace(seen, said=after.version)
         return Step(universe, self.name, where, z3.And(before.down != self.up, guard), before, after, seen, arguments)
 
@@ -83,8 +92,22 @@ class Action:
 
 
 def _sort(universe: Universe, kind: str) -> Term:
-    return {"prompt": universe.prompt, "session": universe.session, "yes": z3.BoolSort(), "outcome": OUTCOME,
-            "mode": MODE}[kind]
+    return {"prompt": universe.prompt, "session": universe.session, "question": universe.question,
+            "yes": z3.BoolSort(), "outcome": OUTCOME, "mode": MODE}[kind]
+
+
+def called_after(action: str, after: View, arguments: Mapping[str, Term]) -> OfOne:
+    """History: what the calls have made of a question. Whatever cancels, ends or requeues its prompt settles it."""
+    def is_settled(x: Term) -> Term:
+        p = after.owner(x)
+        goes_back = arguments["p"] == p if action == "requeue" else z3.BoolVal(False)
+        return z3.Or(after.state(p) != ACTIVE, after.reach(p) == CANCEL, goes_back)
+
+    return lambda x: z3.If(is_settled(x), settled_status(after.called(x)), after.called(x))
+
+
+def settled_status(status: Term) -> Term:
+    return z3.If(status == OPEN, WITHDRAWN, z3.If(status == ALLOWED, VOID, status))
 
 
 def _at_most_two(n: Term) -> Term:
@@ -140,7 +163,7 @@ def enter(u: Universe, v: View, p: Term, busy: Term) -> tuple[Term, Term, View, 
         v.held(v.home(p)), u.some_prompt(lambda q: v.is_in(q, v.home(p), ACTIVE))))
     after = replace(v.put(p, state=goes_to, begun=has_begun(v, p, starts)), revoked=lambda q: z3.Or(
         v.revoked(q), stops(q)), reach=lambda q: z3.If(interrupts(v, p, q), CANCEL, v.reach(q)))
-    return v.home(p), guard, after, Seen(started=only(p, starts), stopped=stops)
+    return v.home(p), guard, *settled(v, stops, after, Seen(started=only(p, starts), stopped=stops))
 
 
 def interrupts(v: View, p: Term, q: Term) -> Term:
@@ -187,7 +210,7 @@ def requeue(u: Universe, v: View, p: Term, first: Term) -> tuple[Term, Term, Vie
     waiting = v.put(p, state=z3.If(held, ACTIVE, QUEUED))
     guard = z3.And(v.state(p) == ACTIVE, z3.Not(v.covered(p)),
                    z3.If(held, first == p, is_first(u, waiting, v.home(p), first)))
-    return v.home(p), guard, starting(waiting, first), Seen(started=only(first))
+    return v.home(p), guard, *settled(v, only(p), starting(waiting, first), Seen(started=only(first)))
 
 
 def finish(u: Universe, v: View, p: Term, how: Term, hands_off: Term, first: Term) -> tuple[Term, Term, View, Seen]:
@@ -196,8 +219,8 @@ def finish(u: Universe, v: View, p: Term, how: Term, hands_off: Term, first: Ter
         v.state(p) == ACTIVE, one_of(how, END_TURN, ERROR, CANCELED), z3.Implies(how == CANCELED, v.covered(p)),
         may_hand_off(u, v, v.home(p), hands_off, first))
     done = v.put(p, state=DONE, outcome=how)
-    return v.home(p), guard, starting(done, first, hands_off), Seen(
-        started=only(first, hands_off), published=count(only(p)))
+    return v.home(p), guard, *settled(v, only(p), starting(done, first, hands_off), Seen(
+        started=only(first, hands_off), published=count(only(p))))
 
 
 def may_hand_off(u: Universe, v: View, session: Term, hands_off: Term, first: Term) -> Term:
@@ -234,8 +257,11 @@ def canceled(v: View, where: OfOne) -> tuple[View, Seen]:
     after = replace(
         dropped, mark=lambda s: z3.If(where(s), v.latest, v.mark(s)),
         reach=lambda p: z3.If(z3.And(where(v.home(p)), v.live(p)), CANCEL, v.reach(p)))
-    return after, replace(seen, stopped=lambda p: z3.And(
-        where(v.home(p)), v.state(p) == ACTIVE, z3.Not(v.covered(p))))
+
+    def stops(p: Term) -> Term:
+        return z3.And(where(v.home(p)), v.state(p) == ACTIVE, z3.Not(v.covered(p)))
+
+    return settled(v, stops, after, replace(seen, stopped=stops))
 
 
 def cleared(v: View, where: OfOne) -> tuple[View, Seen]:
@@ -264,8 +290,9 @@ def revoked(v: View, p: Term, when: Term) -> tuple[View, Seen]:
     drops = z3.And(when, v.state(p) == QUEUED)
     marks = z3.And(when, one_of(v.state(p), ACCEPTED, ACTIVE), z3.Not(v.covered(p)))
     after = ended(v, only(p, drops), CANCELED)
-    return after.put(p, revoked=z3.Or(v.revoked(p), marks)), Seen(
-        stopped=only(p, z3.And(marks, v.state(p) == ACTIVE)), published=count(only(p, drops)))
+    stops = only(p, z3.And(marks, v.state(p) == ACTIVE))
+    return settled(v, stops, after.put(p, revoked=z3.Or(v.revoked(p), marks)), Seen(
+        stopped=stops, published=count(only(p, drops))))
 
 
 def stop(
@@ -370,7 +397,41 @@ def recover(u: Universe, v: View, first: OfOne) -> tuple[None, Term, View, Seen]
     after = replace(done, down=z3.BoolVal(False), closing=z3.BoolVal(False), state=lambda p: z3.If(
         starts(p), ACTIVE, z3.If(goes_on(p), QUEUED, z3.If(v.state(p) == ACCEPTED, CANCELED_ON_ENTRY, done.state(p)))),
         begun=lambda p: has_begun(v, p, starts(p)))
-    return None, guard, after, Seen(started=starts, published=count(interrupted))
+    return None, guard, *settled(v, interrupted, after, Seen(
+        started=starts, published=count(interrupted),
+        unsure=lambda x: z3.And(v.status(x) == RAN, interrupted(v.owner(x)))))
+
+
+# --- questions
+
+def settled(v: View, whose: OfOne, after: View, seen: Seen) -> tuple[View, Seen]:
+    """R36: the questions of these prompts are settled too: open ones are withdrawn, unused permissions void."""
+    return replace(after, status=lambda x: z3.If(whose(v.owner(x)), settled_status(v.status(x)), v.status(x))), \
+        replace(seen, withdrawn=lambda x: z3.And(v.status(x) == OPEN, whose(v.owner(x))))
+
+
+def ask(u: Universe, v: View, p: Term, x: Term) -> tuple[Term, Term, View, Seen]:
+    """R36a: a question that has not been asked yet, so its number is new."""
+    guard = z3.And(FEATURES.ask, v.state(p) == ACTIVE, z3.Not(v.covered(p)), v.status(x) == UNASKED)
+    return v.home(p), guard, v.put(x, status=OPEN, owner=p, called=OPEN), Seen(opened=only(x))
+
+
+def answer(u: Universe, v: View, x: Term, allows: Term) -> tuple[Term, Term, View, Seen]:
+    """R36b, R36c"""
+    given = z3.If(allows, ALLOWED, DENIED)
+    after = v.put(x, status=given, called=z3.If(v.called(x) == OPEN, given, v.called(x)))
+    return v.home(v.owner(x)), v.status(x) == OPEN, after, Seen(answered=put(lambda _: UNASKED, x, given))
+
+
+def run(u: Universe, v: View, x: Term) -> tuple[Term, Term, View, Seen]:
+    """R36d"""
+    return v.home(v.owner(x)), v.status(x) == ALLOWED, v.put(x, status=RAN, called=RAN), Seen(tools=count(only(x)))
+
+
+def withdraw(u: Universe, v: View, x: Term) -> tuple[Term, Term, View, Seen]:
+    """R36f"""
+    after = v.put(x, status=WITHDRAWN, called=z3.If(v.called(x) == OPEN, WITHDRAWN, v.called(x)))
+    return v.home(v.owner(x)), v.status(x) == OPEN, after, Seen(withdrawn=only(x))
 
 
 ACTIONS: tuple[Action, ...] = (
@@ -395,6 +456,10 @@ ACTIONS: tuple[Action, ...] = (
     Action("resume", "R32", {"session": "session", "hands_off": "yes", "first": "prompt"}, resume),
     Action("replace", "R33", {"p": "prompt"}, replace_text),
     Action("next", "R34", {"p": "prompt", "moves": "yes", "leader": "prompt"}, move_to_front),
+    Action("ask", "R36", {"p": "prompt", "x": "question"}, ask),
+    Action("answer", "R36", {"x": "question", "allows": "yes"}, answer),
+    Action("run", "R36", {"x": "question"}, run, system=True),
+    Action("withdraw", "R36", {"x": "question"}, withdraw, system=True),
 )
 
 # Every state change that each action can make to a prompt: from, to, and the outcome. There are no others.
@@ -418,4 +483,18 @@ MOVES: Mapping[str, tuple[tuple[Term, Term, Term], ...]] = {
     "resume": ((QUEUED, ACTIVE, NONE),),
     "replace": (),
     "next": (),
+    "ask": (),
+    "answer": (),
+    "run": (),
+    "withdraw": (),
+}
+
+SETTLES = ((OPEN, WITHDRAWN), (ALLOWED, VOID))
+# Every change that each action can make to the status of a question: from, to. There are no others.
+ASK_MOVES: Mapping[str, tuple[tuple[Term, Term], ...]] = {
+    "ask": ((UNASKED, OPEN),),
+    "answer": ((OPEN, ALLOWED), (OPEN, DENIED)),
+    "run": ((ALLOWED, RAN),),
+    "withdraw": ((OPEN, WITHDRAWN),),
+    **dict.fromkeys(("enter", "requeue", "finish", "cancel", "close", "recover", "revoke", "stop"), SETTLES),
 }

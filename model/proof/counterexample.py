@@ -22,6 +22,7 @@ from .logic import (
     FEATURES,
     NOTHING,
     QUEUED,
+    UNASKED,
     Term,
     Universe,
     View,
@@ -64,10 +65,31 @@ class PromptValues(NamedTuple):
         return ", ".join(words)
 
 
+class QuestionValues(NamedTuple):
+    """One question of a counterexample."""
+
+    name: str
+    prompt: str
+    status: str
+    called: str  # as the calls require
+    believed: bool  # subscribers believe that it is open
+
+    def __str__(self) -> str:
+        if (self.status, self.called, self.believed) == ("unasked", "unasked", False):
+            return "–"
+        words = [f"{self.status}, of {self.prompt}"]
+        if self.called != self.status:
+            words.append(f"{self.called} by the calls")
+        if self.believed != (self.status == "open"):
+            words.append(f"subscribers believe it {'open' if self.believed else 'closed'}")
+        return ", ".join(words)
+
+
 class Picture(NamedTuple):
     """A state with concrete values."""
 
     prompts: tuple[PromptValues, ...]
+    questions: tuple[QuestionValues, ...]
     marks: Mapping[str, int]  # by session
     held: Mapping[str, bool]
     told_to_hold: Mapping[str, bool]  # as the calls require
@@ -96,6 +118,9 @@ class Counterexample:
             now = afters[p.name]
             facts = f"{p.name}  seq {now.seq}{', run id' if now.run_id else ''}{', interrupt' if now.urgent else ''}"
             rows.append((f"{facts}, session {now.session}" if several else facts, str(p), str(now)))
+        for x, then in zip(self.before.questions, self.after.questions):
+            if str(x) != "–" or str(then) != "–":
+                rows.append((f"question {x.name}", str(x), str(then)))
         for session, mark in self.before.marks.items():
             whose = f"mark of session {session}" if several else "mark"
             rows.append((whose, str(mark), str(self.after.marks[session])))
@@ -136,6 +161,10 @@ def wishes(step: Step) -> Iterator[Term]:
         yield before.mark(session) == 0
         yield z3.Not(before.held(session))
         yield z3.Not(before.told(session))
+    for x in universe.questions:
+        yield before.status(x) == before.called(x)
+        yield before.status(x) == UNASKED
+        yield z3.Not(before.believed(x))
     for number, p in enumerate(universe.prompts, 1):
         yield before.state(p) != ABSENT
         yield step.after.seq(p) == number
@@ -147,6 +176,13 @@ def wishes(step: Step) -> Iterator[Term]:
         yield from (number(p) == 0 for number in (
             before.front, before.place, before.version, before.wanted, before.heard))
         yield step.after.home(p) == universe.sessions[0]
+    for x in universe.questions:
+        yield before.owner(x) == universe.prompts[0]
+    for term in step.arguments.values():
+        if z3.is_expr(term) and term.sort() == universe.question:
+            yield term == universe.questions[0]
+        elif z3.is_bool(term):
+            yield z3.Not(term)
     for p in universe.prompts:
         yield from (before.state(p) == state for state in (ACTIVE, QUEUED, ACCEPTED, CANCELED_ON_ENTRY))
         yield from (step.after.outcome(p) == outcome for outcome in (END_TURN, ERROR, CANCELED))
@@ -161,7 +197,7 @@ def picture(claim: str, sentence: str, step: Step, action: Action | None, model:
     told = ""
     if action:
         arguments = action.arguments(universe)
-        shown = [value(term) for name, term in arguments.items() if name in ("p", "how")]
+        shown = [value(term) for name, term in arguments.items() if name in ("p", "x", "how")]
         sessions = [value(term) for name, term in arguments.items() if action.parameters[name] == "session"]
         told = action.name + (f"({', '.join(shown)})" if shown else "")
         told += f" in session {sessions[0]}" if sessions and len(universe.sessions) > 1 else ""
@@ -178,6 +214,16 @@ def _asked(step: Step, value: Callable[[Term], str]) -> Iterator[str]:
         if value(step.seen.published(p)) != "0":
             text = value(step.seen.carries(p))
             yield f"{p}'s terminal event" + ("" if text == str(p) else f" with the text of {text}")
+    said = {"opened": "question {} is published", "withdrawn": "question {} is withdrawn",
+            "unsure": "the tool of question {} may have run"}
+    for x in step.universe.questions:
+        yield from (words.format(x) for field, words in said.items() if value(getattr(step.seen, field)(x)) == "True")
+        if (given := value(step.seen.answered(x))) != "unasked":
+            yield f"question {x} is {given}"
+        if value(step.seen.tools(x)) != "0":
+            yield f"the tool of question {x} starts"
+        if value(step.seen.overdue(x)) == "True":
+            yield f"the end of question {x} is published after its prompt's terminal event"
     if value(step.seen.late) == "True":
         yield "a terminal event is published after a start"
 
@@ -195,8 +241,11 @@ def _pictured(universe: Universe, view: View, value: Callable[[Term], str]) -> P
                number(view.front(p)), number(view.place(p)), number(view.version(p)), number(view.wanted(p)),
                flag(view.urgent(p)), flag(view.ran(p)))
         for p in universe.prompts)
+    questions = tuple(
+        QuestionValues(str(x), value(view.owner(x)), value(view.status(x)), value(view.called(x)),
+                       flag(view.believed(x))) for x in universe.questions)
     return Picture(
-        prompts, {str(s): number(view.mark(s)) for s in universe.sessions},
+        prompts, questions, {str(s): number(view.mark(s)) for s in universe.sessions},
         {str(s): flag(view.held(s)) for s in universe.sessions},
         {str(s): flag(view.told(s)) for s in universe.sessions},
         number(view.latest), flag(view.closing), flag(view.down))

@@ -1,9 +1,10 @@
 """Quantifier instantiation: turns a question about any number of prompts into one that a solver always decides.
 
-A question is a set of premises that should be contradictory. Existential premises are Skolemized. Universal premises
-are instantiated with the prompts and sessions that the question names, then with those that the instances name in turn,
-for a limited number of rounds. The result is quantifier-free. Instances follow from their premises, so if the instances
-are contradictory, the premises are too, and the claim is proved for any number of prompts. Otherwise nothing is proved.
+A question to the solver is a set of premises that should be contradictory. Existential premises are Skolemized.
+Universal premises are instantiated with the prompts, sessions and turns' questions that it names, then with those that
+the instances name in turn, for a limited number of rounds. The result is quantifier-free. Instances follow from their
+premises, so if the instances are contradictory, the premises are too, and the claim is proved for any number of
+prompts. Otherwise nothing is proved.
 """
 
 from collections.abc import Iterator
@@ -29,9 +30,9 @@ def instances(universe: Universe, question: Term, rounds: int) -> Iterator[Term]
 
 
 def named(universe: Universe, term: Term) -> dict[int, Term]:
-    """The prompts and sessions that a term names: its ground subterms of those sorts."""
+    """The prompts, sessions and questions that a term names: its ground subterms of those sorts."""
     found: dict[int, Term] = {}
-    _is_open(term, (universe.prompt, universe.session), found, {})
+    _is_open(term, (universe.prompt, universe.session, universe.question), found, {})
     return found
 
 

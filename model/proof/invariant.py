@@ -19,6 +19,7 @@ from .logic import (
     ABSENT,
     ACCEPTED,
     ACTIVE,
+    ALLOWED,
     CANCEL,
     CANCELED,
     CANCELED_ON_ENTRY,
@@ -28,7 +29,9 @@ from .logic import (
     FOLDED,
     NONE,
     NOTHING,
+    OPEN,
     QUEUED,
+    UNASKED,
     Term,
     Universe,
     View,
@@ -72,12 +75,13 @@ def iff(a: Term, b: Term) -> Term:
 
 
 def initial(u: Universe, v: View) -> Term:
-    """The initial state: no prompt, no mark, no hold, and a server that is up and not closing."""
+    """The initial state: no prompt, no mark, no hold, no question, and a server that is up and not closing."""
     return z3.And(
         v.latest == 0, v.wishes == 0, z3.Not(v.closing), z3.Not(v.down),
         u.every_session(lambda s: z3.And(v.mark(s) == 0, z3.Not(v.held(s)), z3.Not(v.told(s)))),
         u.every_prompt(lambda p: z3.And(v.state(p) == ABSENT, v.outcome(p) == NONE, v.reach(p) == NOTHING,
-                                        v.ends(p) == 0)))
+                                        v.ends(p) == 0)),
+        u.every_question(lambda x: z3.And(v.status(x) == UNASKED, v.called(x) == UNASKED, z3.Not(v.believed(x)))))
 
 
 # --- the invariant
@@ -150,7 +154,19 @@ INVARIANT: tuple[StateClaim, ...] = (
                               v.reach(q) == NOTHING), v.heard(p) < v.seq(q))))),
     StateClaim("unused-is-unset", "State of an optional call that the protocol does not have keeps its initial value.",
                lambda u, v: z3.And(u.every_session(lambda s: z3.Implies(v.held(s), FEATURES.hold)),
-                                   u.every_prompt(lambda p: z3.Implies(v.state(p) != ABSENT, _unset(v, p))))),
+                                   u.every_prompt(lambda p: z3.Implies(v.state(p) != ABSENT, _unset(v, p))),
+                                   u.every_question(lambda x: z3.Implies(v.status(x) != UNASKED, FEATURES.ask)))),
+    StateClaim(
+        "open-is-running", "The prompt of an open question, or of an unused permission, is active, and no call has "
+        "canceled it.",
+        lambda u, v: u.every_question(lambda x: z3.Implies(one_of(v.status(x), OPEN, ALLOWED), z3.And(
+            v.state(v.owner(x)) == ACTIVE, v.reach(v.owner(x)) != CANCEL)))),
+    StateClaim(
+        "asks-as-called", "Every question has the state that the calls have given it.",
+        lambda u, v: u.every_question(lambda x: v.status(x) == v.called(x))),
+    StateClaim(
+        "told-is-open", "Subscribers believe that a question is open if and only if it is.",
+        lambda u, v: u.every_question(lambda x: iff(v.believed(x), v.status(x) == OPEN))),
 )
 
 
@@ -216,6 +232,13 @@ GUARANTEES: Mapping[str, tuple[str, ...]] = {
     "edited": ("latest-text",),
     "send-now": ("interrupt-is-heard",),
     "reject": ("reject-finds-nobody",),
+    "no-late-approval": ("tool-needs-permission", "withdrawn-takes-no-answer"),
+    "tool-once": ("tool-starts-once",),
+    "one-answer": ("first-answer-wins",),
+    "answer-exact": ("answer-is-exact", "asked-once"),
+    "answer-heard": ("answer-is-heard", "asks-as-called"),
+    "ask-settled": ("open-is-running", "told-is-open", "one-end-each"),
+    "may-have-run": ("started-is-reported",),
 }
 
 # What a guarantee needs beyond its claims, and what the solver does not show.
@@ -224,9 +247,9 @@ REMARKS: Mapping[str, str] = {
                    "runtime.",
     "all-done": "At quiescence the server is up, and no prompt is accepted, canceled on entry or active. Tests in "
                 "small universes check that these are exactly the states in which the system has no action left.",
-    "progress": "The sum of the ranks of all prompts, plus 1 if the server is down, decreases with every step that the "
-                "system takes on its own, and it cannot decrease forever. That there are finitely many prompts is "
-                "argued outside the logic.",
+    "progress": "The sum of the ranks of all prompts and questions, plus 1 if the server is down, decreases with every "
+                "step that the system takes on its own, and it cannot decrease forever. That there are finitely many "
+                "prompts and questions is argued outside the logic.",
 }
 
 # What is not proved, and why.

@@ -1,4 +1,4 @@
-"""The language of the proof: a universe of prompts and sessions, and a state of the server over it."""
+"""The language of the proof: a universe of prompts, sessions and questions, and a state of the server over it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
@@ -8,13 +8,15 @@ from typing import Any, NamedTuple, TypeAlias
 import z3
 
 Term: TypeAlias = Any  # a z3 term; names indicate its sort
-OfOne: TypeAlias = Callable[[Term], Term]  # a function of a prompt or of a session
+OfOne: TypeAlias = Callable[[Term], Term]  # a function of a prompt, of a session or of a question
 
 STATE, (ABSENT, ACCEPTED, CANCELED_ON_ENTRY, QUEUED, ACTIVE, DONE) = z3.EnumSort(
     "State", ["absent", "accepted", "canceled_on_entry", "queued", "active", "done"])
 OUTCOME, (NONE, END_TURN, ERROR, CANCELED, FOLDED) = z3.EnumSort(
     "Outcome", ["none", "end_turn", "error", "canceled", "folded"])
 REACH, (NOTHING, CLEAR, CANCEL) = z3.EnumSort("Reach", ["nothing", "clear_queue", "cancel"])
+STATUS, (UNASKED, OPEN, ALLOWED, DENIED, RAN, WITHDRAWN, VOID) = z3.EnumSort(
+    "Status", ["unasked", "open", "allowed", "denied", "ran", "withdrawn", "void"])
 MODE, (QUEUE, REJECT, INTERRUPT) = z3.EnumSort("Mode", ["queue", "reject", "interrupt"])
 
 
@@ -28,6 +30,7 @@ class Features(NamedTuple):
     next: Term
     reject: Term
     interrupt: Term
+    ask: Term
 
 
 FEATURES = Features(*(z3.Bool(f"feature {name}") for name in Features._fields))
@@ -46,20 +49,28 @@ def _sort(name: str, size: int | None, names: str) -> tuple[Term, tuple[Term, ..
 
 
 class Universe:
-    """All prompts and sessions: any number of them, or a fixed number.
+    """All prompts, sessions and questions: any number of them, or a fixed number.
 
-    In a universe of fixed size every quantifier is expanded, so the formulas are quantifier-free.
+    In a universe of fixed size every quantifier is expanded, so the formulas are quantifier-free. A question has no
+    number here: that the questions of a prompt are told apart is all that the protocol needs.
     """
 
-    def __init__(self, prompts: int | None = None, sessions: int | None = None) -> None:
+    def __init__(self, prompts: int | None = None, sessions: int | None = None, questions: int = 1) -> None:
         self.prompt, self.prompts = _sort("Prompt", prompts, "ABCDEFGH")
         self.session, self.sessions = _sort("Session", sessions, "1234")
+        self.question, self.questions = _sort("Question", None if prompts is None else questions, "stuvwxyz")
 
     def every_prompt(self, says: OfOne) -> Term:
         return self._every(self.prompt, self.prompts, says)
 
     def every_session(self, says: OfOne) -> Term:
         return self._every(self.session, self.sessions, says)
+
+    def every_question(self, says: OfOne) -> Term:
+        return self._every(self.question, self.questions, says)
+
+    def some_question(self, says: OfOne) -> Term:
+        return z3.Not(self.every_question(lambda x: z3.Not(says(x))))
 
     def every_pair(self, says: Callable[[Term, Term], Term]) -> Term:
         return self.every_prompt(lambda p: self.every_prompt(lambda q: says(p, q)))
@@ -76,8 +87,8 @@ class Universe:
 
 @dataclass(frozen=True)
 class View:
-    """A state of the server. Each field is a function of a prompt or of a session, or a term. An arbitrary state has
-    free symbols; the state after a step has terms over them."""
+    """A state of the server. Each field is a function of a prompt, of a question or of a session, or a term. An
+    arbitrary state has free symbols; the state after a step has terms over them."""
 
     state: OfOne
     outcome: OfOne
@@ -95,6 +106,10 @@ class View:
     wanted: OfOne  # history: the version of the last accepted text
     ran: OfOne  # history: its turn has started
     heard: OfOne  # history: the latest seq when its turn last folded a prompt
+    status: OfOne  # of a question
+    owner: OfOne  # of a question: the prompt that asked it
+    called: OfOne  # history: the status of a question, derived from the calls only
+    believed: OfOne  # history: subscribers believe that the question is open
     mark: OfOne  # of a session
     held: OfOne  # of a session
     told: OfOne  # history: whether the last call to hold or resume the session was a hold
@@ -113,20 +128,26 @@ class View:
             function: OfOne = z3.Function(field + name, universe.session, sort)
             return function
 
+        def of_question(field: str, sort: Term) -> OfOne:
+            function: OfOne = z3.Function(field + name, universe.question, sort)
+            return function
+
         number, flag = z3.IntSort(), z3.BoolSort()
         of_prompts = {"state": STATE, "outcome": OUTCOME, "seq": number, "home": universe.session, "run_id": flag,
                       "reach": REACH, "ends": number, "revoked": flag, "front": number, "version": number,
                       "begun": flag, "urgent": flag, "place": number, "wanted": number, "ran": flag, "heard": number}
+        of_questions = {"status": STATUS, "owner": universe.prompt, "called": STATUS, "believed": flag}
         of_sessions = {"mark": number, "held": flag, "told": flag}
         return cls(
             **{field: of_prompt(field, sort) for field, sort in of_prompts.items()},
+            **{field: of_question(field, sort) for field, sort in of_questions.items()},
             **{field: of_session(field, sort) for field, sort in of_sessions.items()},
             latest=z3.Int("latest" + name), wishes=z3.Int("wishes" + name), closing=z3.Bool("closing" + name),
             down=z3.Bool("down" + name))
 
-    def put(self, prompt: Term, **values: Term) -> "View":
-        """The same state with these fields of one prompt changed."""
-        return replace(self, **{field: put(getattr(self, field), prompt, value) for field, value in values.items()})
+    def put(self, one: Term, **values: Term) -> "View":
+        """The same state with these fields of one prompt or question changed."""
+        return replace(self, **{field: put(getattr(self, field), one, value) for field, value in values.items()})
 
     # --- predicates
 
@@ -151,12 +172,17 @@ class View:
         """Whether the prompt is the same in both states."""
         return z3.And(*(getattr(self, f)(p) == getattr(other, f)(p) for f in OF_PROMPT))
 
+    def same_question(self, other: "View", x: Term) -> Term:
+        """Whether the question is the same in both states."""
+        return z3.And(*(getattr(self, f)(x) == getattr(other, f)(x) for f in OF_QUESTION))
+
 
 def _before(place: OfOne, seq: OfOne, p: Term, q: Term) -> Term:
     return z3.Or(place(p) > place(q), z3.And(place(p) == place(q), seq(p) < seq(q)))
 
 
 OF_PROMPT = tuple(f.name for f in fields(View))[:16]
+OF_QUESTION = tuple(f.name for f in fields(View))[16:20]
 
 
 def put(function: OfOne, argument: Term, value: Term) -> OfOne:
@@ -172,7 +198,7 @@ def _none(_: Term) -> Term:
 
 @dataclass(frozen=True)
 class Seen:
-    """The effects of a step, as functions of a prompt."""
+    """The effects of a step, as functions of a prompt or of a question."""
 
     started: OfOne = _none  # its turn starts
     stopped: OfOne = _none  # its turn is asked to stop
@@ -183,6 +209,12 @@ class Seen:
     carries: OfOne = lambda p: p  # the prompt whose text and error its event carries
     said: OfOne = lambda _: z3.IntVal(0)  # the version of the text with which it starts or folds
     late: Term = NO  # an event is published after a turn was started
+    opened: OfOne = _none  # the question is published
+    answered: OfOne = lambda _: UNASKED  # its answer is published: allowed or denied
+    withdrawn: OfOne = _none  # its withdrawal is published
+    overdue: OfOne = _none  # its answer or withdrawal is published after its prompt's terminal event
+    tools: OfOne = lambda _: z3.IntVal(0)  # how often its tool is started
+    unsure: OfOne = _none  # its tool is reported as one that may have run
 
     @classmethod
     def free(cls, universe: Universe) -> "Seen":
@@ -194,7 +226,18 @@ class Seen:
             **{field: of_prompt(field, z3.BoolSort()) for field in ("started", "stopped", "folded", "takes_in",
                                                                     "recorded")},
             published=of_prompt("published", z3.IntSort()), carries=of_prompt("carries", universe.prompt),
-            said=of_prompt("said", z3.IntSort()), late=z3.Bool("late"))
+            said=of_prompt("said", z3.IntSort()), late=z3.Bool("late"),
+            **{field: z3.Function(field, universe.question, sort) for field, sort in {
+                "opened": z3.BoolSort(), "answered": STATUS, "withdrawn": z3.BoolSort(), "overdue": z3.BoolSort(),
+                "tools": z3.IntSort(), "unsure": z3.BoolSort()}.items()})
+
+    def closed(self, x: Term) -> Term:
+        """Whether the question's answer or withdrawal is published."""
+        return z3.Or(self.answered(x) != UNASKED, self.withdrawn(x))
+
+    def no_word(self, x: Term) -> Term:
+        """Whether nothing is published about the question, and its tool does not start."""
+        return z3.Not(z3.Or(self.opened(x), self.closed(x), self.tools(x) > 0, self.unsure(x)))
 
     def nothing(self, p: Term) -> Term:
         return z3.Not(z3.Or(self.started(p), self.stopped(p), self.folded(p), self.takes_in(p), self.recorded(p),

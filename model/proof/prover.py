@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import z3
 
-from .actions import ACTIONS, MOVES, Action, Step
+from .actions import ACTIONS, ASK_MOVES, MOVES, Action, Step
 from .counterexample import Counterexample, picture, wishes
 from .instances import instances
 from .invariant import CONSEQUENCES, GUARANTEES, INVARIANT, Claim, StateClaim, initial
@@ -16,7 +16,9 @@ from .logic import Seen, Term, Universe, View
 from .steps import STEPS, moves
 
 ROUNDS = 3  # maximum number of instantiation rounds
-SIZES = ((1, 1), (2, 1), (1, 2), (2, 2), (3, 1), (3, 2), (4, 1), (4, 2))  # prompts, sessions: smallest first
+# Prompts, sessions, questions: smallest first.
+SIZES = ((1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 2), (2, 2, 1), (2, 1, 2), (3, 1, 1), (3, 2, 1), (2, 2, 2), (4, 1, 1),
+         (4, 2, 2))
 
 
 class Verdict(Enum):
@@ -162,10 +164,14 @@ class Prover:
             for source, dest, outcome in MOVES[action.name]:
                 happens = universe.some_prompt(lambda p: moves(step, p, source, dest, outcome))  # noqa: B023
                 yield from self.hollow(f"{action.name}: {source} → {dest}", *allowed, step.guard, happens)
+            for source, dest in ASK_MOVES.get(action.name, ()):
+                asked = universe.some_question(lambda x: z3.And(
+                    before.status(x) == source, step.after.status(x) == dest))  # noqa: B023
+                yield from self.hollow(f"{action.name}: {source} → {dest}", *allowed, step.guard, asked)
 
     def irrefutable(self) -> Iterator[Hollow]:
         """Claims that hold for any step whatsoever, so that they say nothing about the protocol."""
-        universe = Universe(2, 2)
+        universe = Universe(2, 2, 2)
         before, after, seen = View.free(universe), View.free(universe, "'"), Seen.free(universe)
         session = z3.Const("session", universe.session)
         for claim in (*self.invariant, *STEPS, *CONSEQUENCES):

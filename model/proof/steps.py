@@ -4,21 +4,29 @@ from collections.abc import Callable
 
 import z3
 
-from .actions import MOVES, Step, in_front, interrupts
+from .actions import ASK_MOVES, MOVES, Step, in_front, interrupts
 from .invariant import StepClaim
 from .logic import (
     ABSENT,
     ACCEPTED,
     ACTIVE,
+    ALLOWED,
     CANCEL,
     CANCELED,
     CANCELED_ON_ENTRY,
+    DENIED,
     DONE,
     FEATURES,
     NONE,
     NOTHING,
+    OPEN,
     QUEUED,
+    RAN,
     REJECT,
+    UNASKED,
+    VOID,
+    WITHDRAWN,
+    OfOne,
     Term,
     View,
     one_of,
@@ -27,6 +35,10 @@ from .logic import (
 
 def _each(says: Callable[[Step, Term], Term]) -> Callable[[Step], Term]:
     return lambda step: step.universe.every_prompt(lambda p: says(step, p))
+
+
+def _each_question(says: Callable[[Step, Term], Term]) -> Callable[[Step], Term]:
+    return lambda step: step.universe.every_question(lambda x: says(step, x))
 
 
 def _waits(v: View, p: Term) -> Term:
@@ -51,7 +63,16 @@ def _isolated(step: Step) -> Term:
             after.mark(s) == before.mark(s), after.held(s) == before.held(s)))),
         u.every_prompt(lambda p: z3.Implies(
             z3.And(before.state(p) != ABSENT, before.home(p) != step.where),
-            z3.And(after.same_prompt(before, p), step.seen.nothing(p)))))
+            z3.And(after.same_prompt(before, p), step.seen.nothing(p)))),
+        _keeps_questions(step, lambda p: before.home(p) != step.where))
+
+
+def _keeps_questions(step: Step, whose: OfOne) -> Term:
+    """The step affects no question of these prompts."""
+    before, after = step.before, step.after
+    return step.universe.every_question(lambda x: z3.Implies(
+        z3.And(before.status(x) != UNASKED, whose(before.owner(x))),
+        z3.And(after.same_question(before, x), step.seen.no_word(x))))
 
 
 def _idle_cancel(step: Step) -> Term:
@@ -64,7 +85,7 @@ def _idle_cancel(step: Step) -> Term:
 
     idle = u.every_prompt(lambda p: z3.Implies(here(p), before.state(p) == DONE))
     keeps_hold = z3.Or(after.held(step.where) == before.held(step.where), step.arguments.get("holds", False))
-    return z3.Implies(idle, z3.And(keeps_hold, u.every_prompt(
+    return z3.Implies(idle, z3.And(keeps_hold, _keeps_questions(step, here), u.every_prompt(
         lambda p: z3.Implies(here(p), z3.And(after.same_prompt(before, p), step.seen.nothing(p))))))
 
 
@@ -84,7 +105,8 @@ def _revoke_is_exact(step: Step) -> Term:
     if step.action != "revoke":
         return z3.BoolVal(True)
     p = step.arguments["p"]
-    return z3.And(_heard_of(step, p), step.universe.every_prompt(lambda q: z3.Or(q == p, _untouched(step, q))))
+    return z3.And(_heard_of(step, p), _keeps_questions(step, lambda q: q != p),
+                  step.universe.every_prompt(lambda q: z3.Or(q == p, _untouched(step, q))))
 
 
 def _is_in_front(step: Step, p: Term) -> Term:
@@ -143,15 +165,71 @@ def _along_rows(step: Step) -> Term:
         *(moves(step, p, *move) for move in MOVES[step.action])))
 
 
+def _asked_along(step: Step, x: Term) -> Term:
+    before, after = step.before.status(x), step.after.status(x)
+    return z3.Or(after == before, *(z3.And(before == source, after == dest)
+                                    for source, dest in ASK_MOVES.get(step.action, ())))
+
+
+def _asked_once(step: Step, x: Term) -> Term:
+    """What has been asked stays the question of its prompt, and what is asked is new."""
+    known = step.before.status(x) != UNASKED
+    return z3.And(z3.Implies(step.seen.opened(x), z3.Not(known)),
+                  z3.Implies(known, step.after.owner(x) == step.before.owner(x)))
+
+
+def _answers(says: Callable[[Step, Term], Term]) -> Callable[[Step], Term]:
+    """A claim about the question that an answer names."""
+    return lambda step: says(step, step.arguments["x"]) if step.action == "answer" else z3.BoolVal(True)
+
+
+def _is_refused(step: Step, changes: OfOne) -> Term:
+    """No answer is published, and these questions keep their status."""
+    return step.universe.every_question(lambda y: z3.And(step.seen.answered(y) == UNASKED, z3.Implies(
+        changes(y), step.after.status(y) == step.before.status(y))))
+
+
+def _answer_is_exact(step: Step, x: Term) -> Term:
+    before, u = step.before, step.universe
+    return z3.And(
+        u.every_prompt(lambda p: z3.Implies(before.state(p) != ABSENT, _untouched(step, p))),
+        u.every_question(lambda y: z3.Or(y == x, z3.And(
+            step.after.same_question(before, y), step.seen.no_word(y)))))
+
+
+def _one_end(step: Step, x: Term) -> Term:
+    seen = step.seen
+    both = z3.And(seen.answered(x) != UNASKED, seen.withdrawn(x))
+    return z3.Implies(seen.closed(x), z3.And(step.before.believed(x), z3.Not(seen.overdue(x)), z3.Not(both)))
+
+
+def _may_have_run(step: Step) -> Term:
+    if step.action != "recover":
+        return z3.BoolVal(True)
+    before = step.before
+    return step.universe.every_question(lambda x: step.seen.unsure(x) == z3.And(
+        before.state(before.owner(x)) == ACTIVE, before.called(x) == RAN))
+
+
 RANK = ((ACCEPTED, 3), (QUEUED, 2), (ACTIVE, 1), (CANCELED_ON_ENTRY, 1))
-SYSTEM = ("enter", "fail", "settle", "step", "finish", "recover")
+ASK_RANK = ((OPEN, 2), (ALLOWED, 1))
+SYSTEM = ("enter", "fail", "settle", "step", "finish", "recover", "run", "withdraw")
 
 
 def rank(v: View, p: Term) -> Term:
     """The maximum number of steps until the prompt ends, if it is not requeued."""
+    return _ranked(v.state(p), RANK)
+
+
+def rank_of_question(v: View, x: Term) -> Term:
+    """The maximum number of steps until no more happens to the question."""
+    return _ranked(v.status(x), ASK_RANK)
+
+
+def _ranked(value: Term, ranks: tuple[tuple[Term, int], ...]) -> Term:
     term = z3.IntVal(0)
-    for state, n in RANK:
-        term = z3.If(v.state(p) == state, n, term)
+    for known, n in ranks:
+        term = z3.If(value == known, n, term)
     return term
 
 
@@ -161,7 +239,10 @@ def _descends(step: Step) -> Term:
     u, before, after = step.universe, step.before, step.after
     return z3.And(
         u.every_prompt(lambda p: rank(after, p) <= rank(before, p)),
-        z3.Or(u.some_prompt(lambda p: rank(after, p) < rank(before, p)), z3.And(before.down, z3.Not(after.down))))
+        u.every_question(lambda x: rank_of_question(after, x) <= rank_of_question(before, x)),
+        z3.Or(u.some_prompt(lambda p: rank(after, p) < rank(before, p)),
+              u.some_question(lambda x: rank_of_question(after, x) < rank_of_question(before, x)),
+              z3.And(before.down, z3.Not(after.down))))
 
 
 STEPS: tuple[StepClaim, ...] = (
@@ -234,10 +315,12 @@ STEPS: tuple[StepClaim, ...] = (
         lambda s: s.universe.every_session(lambda x: s.after.mark(x) >= s.before.mark(x))),
     StepClaim(
         "system-descends",
-        "Each of the system's own steps brings some prompt closer to its end, and moves none further away.", _descends),
+        "Each of the system's own steps brings some prompt or question closer to its end, and moves none further away.",
+        _descends),
     StepClaim("revoke-is-exact", "A revoke cancels its prompt and affects no other prompt.", _revoke_is_exact),
     StepClaim("stop-keeps-others", "A stop changes no prompt except the one in front.",
-              _of("stop", lambda s, p: z3.Or(_is_in_front(s, p), _untouched(s, p)))),
+              _of("stop", lambda s, p: z3.Or(_is_in_front(s, p), z3.And(
+                  _untouched(s, p), _keeps_questions(s, lambda q: q == p))))),
     StepClaim("stop-is-heard", "A stop cancels the prompt in front, whether it is active or has not entered yet.",
               _of("stop", lambda s, p: z3.Implies(_is_in_front(s, p), _heard_of(s, p)))),
     StepClaim("held-waits", "In a held session no waiting prompt starts or folds, and the running turn continues.",
@@ -249,4 +332,34 @@ STEPS: tuple[StepClaim, ...] = (
               _of("enter", lambda s, q: z3.Implies(interrupts(s.before, s.arguments["p"], q), s.after.covered(q)))),
     StepClaim("reject-finds-nobody", "A prompt sent with reject is accepted only if every other prompt is done and the "
               "session is not held.", _rejects),
+    StepClaim(
+        "tool-needs-permission", "A tool that a turn asked about starts only after a client allowed it while the "
+        "question was open, and while its prompt is active.",
+        _each_question(lambda s, x: z3.Implies(s.seen.tools(x) > 0, z3.And(
+            one_of(s.before.called(x), ALLOWED, RAN), s.after.state(s.after.owner(x)) == ACTIVE)))),
+    StepClaim(
+        "withdrawn-takes-no-answer", "A question that was withdrawn, or whose permission is void, takes no answer.",
+        _answers(lambda s, x: z3.Implies(
+            one_of(s.before.called(x), WITHDRAWN, VOID), _is_refused(s, lambda y: z3.BoolVal(False))))),
+    StepClaim("tool-starts-once", "A tool that was allowed starts at most once.",
+              _each_question(lambda s, x: z3.And(
+                  s.seen.tools(x) <= 1, z3.Implies(s.seen.tools(x) > 0, s.before.called(x) != RAN)))),
+    StepClaim(
+        "first-answer-wins", "A question that has an answer takes no other: no question of its prompt changes.",
+        _answers(lambda s, x: z3.Implies(one_of(s.before.called(x), ALLOWED, DENIED, RAN), _is_refused(
+            s, lambda y: s.before.owner(y) == s.before.owner(x))))),
+    StepClaim("answer-is-exact", "An answer changes no prompt, and no question except the one that it names.",
+              _answers(_answer_is_exact)),
+    StepClaim("answer-is-heard", "An open question takes the answer that a client gives.",
+              _answers(lambda s, x: z3.Implies(s.before.called(x) == OPEN, s.seen.answered(x) == z3.If(
+                  s.arguments["allows"], ALLOWED, DENIED)))),
+    StepClaim("asked-once", "A question is asked once, and stays the question of its prompt.",
+              _each_question(_asked_once)),
+    StepClaim("asked-along", "The state of a question changes only as the protocol allows.",
+              _each_question(_asked_along)),
+    StepClaim(
+        "one-end-each", "Only a question that subscribers believe to be open is answered or withdrawn: once, and "
+        "before its prompt's terminal event.", _each_question(_one_end)),
+    StepClaim("started-is-reported", "A recovery reports exactly the tools of active prompts that had started.",
+              _may_have_run),
 )

@@ -6,18 +6,19 @@ differ, one of the two is wrong.
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.budget import DEEP
-from support.counts import FAMILY_PINNED, PINNED
+from support.budget import DEEP, long
+from support.counts import ASK_PINNED, FAMILY_PINNED, PINNED
 
 from cancelmark.bench import explorer, spin
 from cancelmark.model.check.explore import explore
-from cancelmark.model.family import QUEUE_FEATURES, Feature
-from cancelmark.model.family_properties import FAMILY_PROPERTIES, properties_for
+from cancelmark.model.family import Feature
+from cancelmark.model.family_properties import ASK_PROPERTIES, FAMILY_PROPERTIES, properties_for
 from cancelmark.model.properties import PROPERTIES, Bounds, ServerStep, SessionStep
-from cancelmark.model.protocol import FAMILY, REFERENCE, Protocol
+from cancelmark.model.protocol import REFERENCE, Protocol
 from cancelmark.model.server import Server, changes
 from cancelmark.model.trace import call_text, replay
 from cancelmark.model.variants.catalogue import VARIANTS
@@ -80,7 +81,34 @@ SAME_IN_FAMILY = {
     "REJECT_ASKS_BUSY": "reject asks whether the session is busy",
     "REJECT_FORGETS_HOLD": "reject forgets the hold",
 }
-ALL = frozenset(QUEUE_FEATURES)
+# And for questions: the mistakes of model/variants/asking.py.
+SAME_WITH_QUESTIONS = {
+    "CANCEL_LEAVES_OPEN": "a cancel leaves the question open until the turn ends",
+    "CLOSE_LEAVES_OPEN": "a close does not withdraw",
+    "STOP_LEAVES_OPEN": "a stop does not withdraw",
+    "REVOKE_LEAVES_OPEN": "a revoke does not withdraw",
+    "INTERRUPT_LEAVES_OPEN": "an interrupt does not withdraw",
+    "PERMISSION_OUTLIVES_CANCEL": "a permission outlives the cancel",
+    "CANCELED_TURN_ASKS": "a canceled turn still asks",
+    "END_LEAVES_OPEN": "the end of a turn leaves its question open",
+    "QUESTION_SURVIVES_SUMMARY": "a question survives compaction",
+    "PERMISSION_SURVIVES_SUMMARY": "a permission survives compaction",
+    "ANSWERS_WHAT_IS_OPEN": "an answer goes to the question that is open now",
+    "LAST_ANSWER_WINS": "the last answer wins until the tool starts",
+    "LATE_ANSWER_CONFIRMED": "a late answer is confirmed as taken",
+    "TIMEOUT_ALLOWS": "a timeout allows",
+    "RUNS_WHILE_OPEN": "the tool runs while the question is open",
+    "PERMISSION_NOT_USED_UP": "a permission is not used up",
+    "DENY_STOPS": "a deny stops the turn",
+    "RECOVERY_SILENT": "recovery does not report questions",
+    "START_NOT_JOURNALED": "the start of a tool is not journaled before it",
+    "RECOVERY_RUNS": "recovery runs what was allowed",
+    "RECOVERY_DOUBTS_ALLOWED": "a tool that did not start is reported after a crash",
+    "HOLD_WITHDRAWS": "a hold withdraws questions",
+}
+SAME_WITH_FEATURES = {**SAME_IN_FAMILY, **SAME_WITH_QUESTIONS}
+ALL = frozenset(Feature)
+PINNED_WITH_FEATURES = [(features, *pinned) for features, pinned in (*FAMILY_PINNED.items(), *ASK_PINNED)]
 
 
 @pytest.fixture(autouse=True)
@@ -107,12 +135,12 @@ def test_three_sessions_count_alike(tmp_path: Path) -> None:
     assert (found.states, found.edges, found.errors) == (ours.states, ours.edges, 0)
 
 
-@pytest.mark.parametrize("features", [f for f, (_, (states, *_)) in FAMILY_PINNED.items() if DEEP or states < QUICK],
-                         ids=lambda features: "+".join(f.value for f in features))
+@pytest.mark.parametrize(("features", "bounds", "counts"), [
+    pytest.param(features, bounds, counts, id="+".join(f.value for f in features) + f" {bounds}")
+    for features, bounds, counts in PINNED_WITH_FEATURES if DEEP or counts[0] < QUICK])
 def test_spin_counts_a_protocol_of_the_family_as_the_explorer_does(
-    features: tuple[Feature, ...], tmp_path: Path,
+    features: tuple[Feature, ...], bounds: Bounds, counts: tuple[int, int, int], tmp_path: Path,
 ) -> None:
-    bounds, counts = FAMILY_PINNED[features]
     found = spin.Search.of(spin.build(tmp_path, bounds, spin.SAFETY, None, frozenset(features)).run())
     assert (found.states, found.edges, found.errors) == (*counts[:2], 0)
 
@@ -122,11 +150,12 @@ EVERY_CALL = Bounds(1, cancels=1, clears=1, requeues=1, crashes=1, closes=1, rev
 
 
 @pytest.mark.parametrize("bounds", [
-    EVERY_CALL, Bounds(2, revokes=1, stops=1, holds=1), Bounds(1, crashes=1, stops=1, holds=1, sessions=2),
+    EVERY_CALL, Bounds(2, revokes=1, stops=1, holds=1, asks=1), Bounds(1, crashes=1, stops=1, holds=1, sessions=2),
+    long(Bounds(1, crashes=1, stops=1, holds=1, asks=2, sessions=2)), long(replace(EVERY_CALL, asks=1)),
     *([Bounds(3, crashes=1, revokes=1, holds=1), Bounds(2, crashes=1, requeues=1, revokes=1, stops=2, holds=2, nexts=2)]
       if DEEP else [])], ids=str)
 def test_spin_counts_the_whole_family_as_the_explorer_does(bounds: Bounds, tmp_path: Path) -> None:
-    ours = explore(FAMILY, bounds)
+    ours = explore(Protocol("all", features=ALL), bounds)
     found = spin.Search.of(spin.build(tmp_path, bounds, spin.SAFETY, None, ALL).run())
     assert (found.states, found.edges, found.errors) == (ours.states, ours.edges, 0)
 
@@ -162,9 +191,9 @@ def test_spin_and_the_explorer_find_the_same_bug_as_soon_and_by_the_same_propert
     assert violated == broken_by(protocol, before, calls[-1]) <= set(bug.breaks)
 
 
-@pytest.mark.parametrize("name", list(SAME_IN_FAMILY))
+@pytest.mark.parametrize("name", list(SAME_WITH_FEATURES))
 def test_spin_and_the_explorer_find_the_same_mistake_in_the_family(name: str, tmp_path: Path) -> None:
-    mistake = VARIANTS[SAME_IN_FAMILY[name]]
+    mistake = VARIANTS[SAME_WITH_FEATURES[name]]
     protocol = mistake.protocol
     calls, violated = shortest_of(spin.build(tmp_path, mistake.bounds, SHORTEST, name, protocol.features))
     assert len(calls) == min(mistake.breaks.values())
@@ -189,7 +218,8 @@ def test_spin_and_the_explorer_find_the_same_circle(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("bounds", "features"), [
     (EVERYTHING, frozenset[Feature]()), (Bounds(2, cancels=1, clears=1, sessions=2), frozenset[Feature]()),
-    (EVERY_CALL, ALL)], ids=["everything", "two sessions", "family"])
+    (EVERY_CALL, ALL), (Bounds(1, cancels=1, requeues=1, crashes=1, asks=2), frozenset({Feature.ASK}))],
+    ids=["everything", "two sessions", "family", "questions"])
 def test_every_run_comes_to_rest_with_everything_ended(
     bounds: Bounds, features: frozenset[Feature], tmp_path: Path,
 ) -> None:
@@ -202,12 +232,12 @@ def test_every_run_comes_to_rest_with_everything_ended(
 def test_every_bug_of_the_promela_model_is_compared_and_every_property_is_broken() -> None:
     _, listed = spin.SPEC.read_text().split("Seeded bugs")
     named = re.findall(r"^#define ([A-Z_]+) [1-9]\d*$", listed, re.MULTILINE)
-    assert set(named) == {*SAME, *SAME_IN_FAMILY}
+    assert set(named) == {*SAME, *SAME_WITH_FEATURES}
     assert {id for name in SAME.values() for id in VARIANTS[name].breaks} == {p.id for p in PROPERTIES}
-    broken = {id for name in SAME_IN_FAMILY.values() for id in VARIANTS[name].breaks}
-    assert {p.id for p in FAMILY_PROPERTIES} <= broken
+    broken = {id for name in SAME_WITH_FEATURES.values() for id in VARIANTS[name].breaks}
+    assert {p.id for p in (*FAMILY_PROPERTIES, *ASK_PROPERTIES)} <= broken
     judged = set(re.findall(r" JUDGE\(([a-z-]+),", spin.SPEC.read_text())) - {"property"}
-    assert judged | {"progress"} == {p.id for p in (*PROPERTIES, *FAMILY_PROPERTIES)}
+    assert judged | {"progress"} == {p.id for p in (*PROPERTIES, *FAMILY_PROPERTIES, *ASK_PROPERTIES)}
 
 
 def test_a_search_that_was_cut_short_is_no_count(tmp_path: Path) -> None:
@@ -238,5 +268,5 @@ def test_the_published_counts_are_those_that_were_compared() -> None:
     published = (spin.SPEC.parent / "formal.md").read_text()
     for bounds, (states, edges, _) in PINNED.items():
         assert f"| {bounds} | {states:,} | {edges:,} |\n" in published
-    for features, (bounds, (states, edges, _)) in FAMILY_PINNED.items():
+    for features, bounds, (states, edges, _) in PINNED_WITH_FEATURES:
         assert f"| {', '.join(f.value for f in features)} | {bounds} | {states:,} | {edges:,} |\n" in published

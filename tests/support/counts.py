@@ -27,3 +27,14 @@ FAMILY_PINNED = {
     (INTERRUPT,): (Bounds(3, cancels=1, crashes=1), (57_753, 146_892, 12)),
     (REJECT, HOLD): (Bounds(3, cancels=1, holds=1), (27_626, 99_377, 12)),
 }
+
+# The same of protocols whose turns can ask.
+ASK_PINNED = (
+    ((ASK,), (Bounds(1, cancels=1, asks=1), (80, 139, 6))),
+    ((ASK,), (Bounds(2, cancels=1, asks=1), (1_740, 4_379, 9))),
+    ((ASK,), (Bounds(2, cancels=1, requeues=1, crashes=1, asks=2), (40_410, 130_322, 15))),
+    ((ASK,), (Bounds(2, cancels=1, crashes=1, asks=2, sessions=2), (109_086, 369_224, 14))),
+    ((ASK,), (Bounds(3, cancels=1, crashes=1, asks=2), (345_582, 1_191_054, 16))),
+    ((REVOKE, STOP, HOLD, ASK), (Bounds(2, cancels=1, revokes=1, stops=1, holds=1, asks=2), (166_892, 1_001_095, 16))),
+    ((INTERRUPT, ASK), (Bounds(3, cancels=1, requeues=1, asks=1), (160_687, 610_928, 13))),
+)

@@ -176,8 +176,8 @@ def _(u: Universe, v: View, p: Any, moves: Any, leader: Any) -> Any:
      never=("requeue: active → queued", "requeue: queued → active"))
 def _(u: Universe, v: View, p: Any, first: Any) -> Any:
     where, _, _, _ = a.requeue(u, v, p, first)
-    return where, z3.And(v.state(p) == ACTIVE, z3.Not(v.covered(p)), first == p), a.starting(v, p), Seen(
-        started=only(p))
+    return where, z3.And(v.state(p) == ACTIVE, z3.Not(v.covered(p)), first == p), *a.settled(
+        v, only(p), a.starting(v, p), Seen(started=only(p)))
 
 
 @bug("the handoff goes by seq", "finish", "first-comes-first")

@@ -121,12 +121,12 @@ def _(u: Universe, v: View, session: Any) -> Any:
 @bug("a cancel does not ask the running turn to stop", "cancel", "running-is-asked")
 def _(u: Universe, v: View, session: Any) -> Any:
     where, guard, after, seen = a.cancel(u, v, session)
-    return where, guard, after, Seen(published=seen.published)
+    return where, guard, after, replace(seen, stopped=Seen().stopped)
 
 
 def cancel_keeps_queue(u: Universe, v: View, session: Any) -> Any:
     where, guard, after, seen = a.cancel(u, v, session)
-    return where, guard, replace(after, state=v.state, outcome=v.outcome), Seen(stopped=seen.stopped)
+    return where, guard, replace(after, state=v.state, outcome=v.outcome), replace(seen, published=Seen().published)
 
 
 for name in ("a cancel leaves the queue", "a cancel leaves the queue to the next handoff"):  # the cancel is the same
@@ -136,7 +136,7 @@ for name in ("a cancel leaves the queue", "a cancel leaves the queue to the next
 @bug("a cancel drops the queue in silence", "cancel", "one-end")
 def _(u: Universe, v: View, session: Any) -> Any:
     where, guard, after, seen = a.cancel(u, v, session)
-    return where, guard, after, Seen(stopped=seen.stopped)
+    return where, guard, after, replace(seen, published=Seen().published)
 
 
 @bug("a cancel publishes the end of a turn that still runs", "cancel", "one-end own-text")
@@ -278,9 +278,11 @@ def _(u: Universe, v: View, first: Any) -> Any:
     return a.recover(u, replace(v, mark=lambda s: z3.IntVal(0)), first)
 
 
-@bug("recovery runs a stopped turn again", "recover", "reached-never-starts first-comes-first begun-is-known",
+@bug("recovery runs a stopped turn again", "recover",
+     "reached-never-starts first-comes-first begun-is-known started-is-reported",
      never=("recover: active → done", "recover: accepted → canceled_on_entry", "recover: accepted → queued",
-            "recover: accepted → active", "recover: queued → active"))
+            "recover: accepted → active", "recover: queued → active", "recover: open → withdrawn",
+            "recover: allowed → void"))
 def _(u: Universe, v: View, first: Any) -> Any:
     return None, z3.BoolVal(True), replace(v, down=z3.BoolVal(False)), Seen(started=lambda p: v.state(p) == ACTIVE)
 
@@ -297,6 +299,6 @@ def _(u: Universe, v: View, session: Any) -> Any:
 
     where, guard, after, seen = a.cancel(u, v, session)
     ended = a.ended(v, stops, CANCELED)
-    return where, guard, replace(
+    return where, guard, *a.settled(v, stops, replace(
         ended, mark=after.mark, reach=after.reach, state=lambda p: z3.If(starts(p), ACTIVE, ended.state(p))), Seen(
-            started=starts, stopped=seen.stopped, published=count(stops))
+            started=starts, stopped=seen.stopped, published=count(stops)))

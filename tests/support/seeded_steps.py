@@ -16,19 +16,28 @@ from cancelmark.model.proof.logic import (
     ABSENT,
     ACCEPTED,
     ACTIVE,
+    ALLOWED,
     CANCELED,
     CANCELED_ON_ENTRY,
+    DENIED,
     DONE,
     END_TURN,
     ERROR,
     FEATURES,
     NO,
     NOTHING,
+    OF_QUESTION,
+    OPEN,
     QUEUED,
+    RAN,
     REJECT,
+    UNASKED,
+    VOID,
+    WITHDRAWN,
     Seen,
     Universe,
     View,
+    one_of,
 )
 
 from .seeded_proof import Bugs
@@ -78,15 +87,17 @@ def also(action: str, field: str, change: Callable[[Any], Any] = other, whom: Wh
 # --- what must stay as it is
 
 KEEPS = {"cancel": "apart idle-cancel", "stop": "apart idle-cancel stop-keeps-others",
-         "revoke": "apart revoke-is-exact"}
+         "revoke": "apart revoke-is-exact", "answer": "apart answer-is-exact"}
 SAYS = dict.fromkeys(("seq", "home", "run_id", "urgent"), "nobody-vanishes") | {
     "state": "along-rows nobody-vanishes", "outcome": "along-rows one-end", "stopped": "running-is-asked",
     "takes_in": "stopping-folds-nobody",
     "started": "first-comes-first held-waits latest-text reached-never-starts",
     "folded": "held-waits ids-are-not-folded latest-text nobody-folds-past reached-never-starts"}
 OF_SESSION = {"mark", "held", "told"}
-OF_PROMPT = {name for name, value in vars(View.free(Universe())).items() if callable(value)} - OF_SESSION
-OF_SEEN = {field.name for field in fields(Seen)} - {"carries", "said", "late"}
+OF_PROMPT = {name for name, value in vars(View.free(Universe())).items() if callable(value)} - {
+    *OF_SESSION, *OF_QUESTION}
+TOLD_OF_QUESTION = {"opened", "answered", "withdrawn", "tools", "unsure"}
+OF_SEEN = {field.name for field in fields(Seen)} - {"carries", "said", "late", "overdue", *TOLD_OF_QUESTION}
 
 
 def is_over(u: Universe, v: View, after: View, where: Any, p: Any) -> Any:
@@ -101,6 +112,15 @@ for action, kept in KEEPS.items():
             also(action, field, whom=is_over))
     bug(f"{action} takes an end back", action, f"{kept} an-end-is-final")(
         also(action, "published", lambda n: n - 1, is_in(DONE)))
+
+SAYS_OF_QUESTION = {
+    "status": "asked-along", "owner": "asked-once", "called": "", "opened": "asked-once", "answered": "one-end-each",
+    "withdrawn": "one-end-each", "tools": "tool-needs-permission tool-starts-once", "unsure": ""}
+for action, kept in KEEPS.items():
+    for field, says in SAYS_OF_QUESTION.items():
+        bug(f"{action} touches {field} of a question of what is done", action, f"{kept} {says}")(
+            also(action, field, whom=lambda u, v, after, where, x: z3.And(
+                v.status(x) != UNASKED, v.state(v.owner(x)) == DONE)))
 
 bug("cancel raises every mark", "cancel", "apart")(also("cancel", "mark"))
 bug("cancel opens a closed server", "cancel", "closed-is-closed")(also("cancel", "closing"))
@@ -233,3 +253,76 @@ for what, reached in {
         as_it_is, lambda v, p, q: z3.Or(v.place(p) > v.place(q), v.seq(p) < v.seq(q))),
 }.items():
     bug(f"stop misses {what}", "stop", "stop-is-heard")(missing(reached))
+
+
+# --- questions
+
+def was(*statuses: Any) -> Whom:
+    return lambda u, v, after, where, x: one_of(v.status(x), *statuses)
+
+
+bug("cancel withdraws what was denied", "cancel", "asked-along apart idle-cancel")(
+    also("cancel", "status", always(WITHDRAWN), was(DENIED)))
+bug("cancel voids what was denied", "cancel", "asked-along apart idle-cancel")(
+    also("cancel", "status", always(VOID), was(DENIED)))
+bug("cancel denies what is open", "cancel", "asked-along apart")(also("cancel", "status", always(DENIED), was(OPEN)))
+bug("cancel uses permissions up", "cancel", "asked-along apart")(also("cancel", "status", always(RAN), was(ALLOWED)))
+bug("enter opens what was denied", "enter", "asked-along apart system-descends")(
+    also("enter", "status", always(OPEN), was(DENIED)))
+
+
+@bug("enter withdraws the questions of the running turn", "enter", "asks-as-called")
+def _(u: Universe, v: View, **told: Any) -> Any:
+    where, guard, after, seen = a.enter(u, v, **told)
+    return where, guard, *a.settled(v, lambda p: v.is_in(p, where, ACTIVE), after, seen)
+
+
+def of_the_turn(*statuses: Any) -> Whom:
+    """A question in these states, of the active prompt of the session."""
+    return lambda u, v, after, where, x: z3.And(
+        one_of(v.status(x), *statuses), v.is_in(v.owner(x), where, ACTIVE))
+
+
+bug("hold starts the tools that were denied", "hold", "tool-needs-permission")(
+    also("hold", "tools", always(z3.IntVal(1)), of_the_turn(DENIED)))
+bug("hold publishes open questions again", "hold", "asked-once")(
+    also("hold", "opened", always(z3.BoolVal(True)), of_the_turn(OPEN)))
+bug("an answer writes the messages of the prompt", "answer", "answer-is-exact")(
+    also("answer", "recorded", always(z3.BoolVal(True)), lambda u, v, after, where, p: v.is_in(p, where, ACTIVE)))
+bug("an allow is published as a deny", "answer", "answer-is-heard")(
+    also("answer", "answered", lambda given: z3.If(given == ALLOWED, DENIED, given)))
+
+
+def late_answer(says: Any, *statuses: Any) -> Any:
+    """An answer that is taken in these states, and published or not."""
+    def take(u: Universe, v: View, x: Any, allows: Any) -> Any:
+        where, _, after, seen = a.answer(u, v, x, allows)
+        return where, one_of(v.status(x), *statuses), after, seen if says else Seen()
+
+    return take
+
+
+for what, status in (("denied", DENIED), ("started", RAN)):
+    bug(f"a question is answered although its tool was {what}", "answer",
+        "asked-along first-answer-wins one-end-each")(late_answer(True, status))
+bug("an answer to what was denied is taken in silence", "answer", "asked-along first-answer-wins")(
+    late_answer(False, DENIED))
+bug("an answer to a void permission is taken", "answer", "asked-along one-end-each withdrawn-takes-no-answer")(
+    late_answer(True, VOID))
+bug("an answer withdraws the question too", "answer", "one-end-each")(
+    also("answer", "withdrawn", always(z3.BoolVal(True)), lambda u, v, after, where, x: z3.And(
+        v.status(x) == OPEN, after.status(x) != OPEN)))
+for action in KEEPS:
+    bug(f"{action} publishes open questions again", action,
+        f"asked-once {KEEPS[action].replace('idle-cancel', '')}")(
+            also(action, "opened", always(z3.BoolVal(True)), lambda u, v, after, where, x: z3.And(
+                v.status(x) == OPEN, after.status(x) == OPEN)))
+bug("an answer raises the mark", "answer", "answer-is-exact")(
+    also("answer", "mark", whom=lambda u, v, after, where, s: s == where))
+bug("an allowed tool starts twice", "run", "tool-starts-once")(also("run", "tools", lambda n: 2 * n))
+
+
+@bug("an answer makes the tool one that has started", "answer", "asked-along")
+def _(u: Universe, v: View, x: Any, allows: Any) -> Any:
+    where, guard, after, seen = a.answer(u, v, x, allows)
+    return where, guard, after.put(x, status=RAN, called=RAN), seen

@@ -9,10 +9,6 @@ import pytest
 from support.commands import LAST_LINE, read_refusal, run_command
 from support.servers import PATIENCE, Process
 
-from cancelmark.bench import spin
-from cancelmark.model.family import Feature
-from cancelmark.model.properties import Bounds
-
 
 def test_check_counts_a_protocol_with_questions() -> None:
     said = run_command("check", "--protocol", "family:ask", "--prompts", "1", "--cancels", "1", "--asks", "1")
@@ -42,11 +38,6 @@ def test_a_trace_with_a_question_is_drawn(form: str, text: str) -> None:
     said = run_command("diagram", "--protocol", "family:ask", "--format", form, "trace", "accept A", "enter A", "ask A",
                        "withdraw A 1")
     assert text in said.stdout
-
-
-def test_promela_refuses_a_protocol_with_questions(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="does not model the feature ask"):
-        spin.build(tmp_path, Bounds(1, asks=1), spin.SAFETY, None, frozenset({Feature.ASK}))
 
 
 # --- the questions of a running server

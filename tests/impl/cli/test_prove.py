@@ -20,7 +20,7 @@ from cancelmark.impl.cli import prove
 from cancelmark.impl.cli.main import main as cli
 from cancelmark.impl.cli.solver import open_solver
 from cancelmark.impl.files import UsageError
-from cancelmark.model.family_properties import FAMILY_PROPERTIES
+from cancelmark.model.family_properties import ASK_PROPERTIES, FAMILY_PROPERTIES
 from cancelmark.model.properties import PROPERTIES
 
 if os.environ.get("CI") != "true":
@@ -44,7 +44,7 @@ def test_every_property_is_proved_for_any_number_of_prompts_and_nothing_is_claim
     verdicts = re.findall(r"^([\w-]+) +(proved|unproved|broken|unknown) ", proof.stdout, re.MULTILINE)
     assert verdicts == [(name, "proved") for name in (
         *(claim.name for claim in (*INVARIANT, *STEPS, *CONSEQUENCES)),
-        *(p.id for p in (*PROPERTIES, *FAMILY_PROPERTIES)))]
+        *(p.id for p in (*PROPERTIES, *FAMILY_PROPERTIES, *ASK_PROPERTIES)))]
     assert "not vacuous: every action and every transition is possible in some state" in proof.stdout
     assert re.findall(r"^not proved: (\w+)", proof.stdout, re.MULTILINE) == ["delivery"], (
         "the guarantee of the specification that no property judges")
@@ -102,7 +102,7 @@ def test_a_proof_as_data(answers: Answers) -> None:
     report = json.loads(answers(0, "--json"))
     assert (report["verdict"], report["obligations"], report["proved"]) == ("proved", OBLIGATIONS, OBLIGATIONS)
     assert {g["id"]: g["verdict"] for g in report["guarantees"]} == dict.fromkeys(
-        [p.id for p in (*PROPERTIES, *FAMILY_PROPERTIES)], "proved")
+        [p.id for p in (*PROPERTIES, *FAMILY_PROPERTIES, *ASK_PROPERTIES)], "proved")
     assert [c["name"] for c in report["invariant"]] == [c.name for c in INVARIANT]
     assert report["empty"] == report["counterexamples"] == []
     assert set(report["not_proved"]) == {"delivery"}

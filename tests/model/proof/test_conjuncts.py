@@ -12,6 +12,7 @@ if os.environ.get("CI") != "true":
 
 import z3
 from support.budget import long
+from support.seeded_ask_proof import ASK_BUGS
 from support.seeded_family_proof import FAMILY_BUGS
 from support.seeded_proof import BUGS, ProofBug
 from support.seeded_steps import STEP_BUGS
@@ -22,13 +23,13 @@ from cancelmark.model.proof.invariant import GUARANTEES, INVARIANT, Claim
 from cancelmark.model.proof.logic import Seen, Term, Universe, View
 from cancelmark.model.proof.steps import STEPS
 
-ALL_BUGS = (*BUGS, *FAMILY_BUGS, *STEP_BUGS)
-SIZE = (3, 2)  # prompts and sessions
+ALL_BUGS = (*BUGS, *FAMILY_BUGS, *ASK_BUGS, *STEP_BUGS)
+SIZE = (3, 2, 2)  # prompts, sessions and questions
 GUARANTEED = [claim for claim in INVARIANT if any(claim.name in names for names in GUARANTEES.values())]
 EVERYWHERE = ("close", "crash", "recover")  # in no session of their own
 FEW, WHOLE = 6, -1  # A claim about so many actions, at most, names them: each name is a conjunct too.
 # Its formula differs between actions by their rows only. What is true of one row is true of all.
-BY_ROWS = {"along-rows": "cancel"}
+BY_ROWS = {"along-rows": "cancel", "asked-along": "cancel"}
 Conjunct = tuple[str, str, int]  # of which claim, about which action, and its number
 
 
@@ -59,14 +60,17 @@ class Laboratory:
 
     def __init__(self) -> None:
         self.universe, self.open = Universe(*SIZE), Universe(*SIZE)
-        self.members = [*self.open.prompts, *self.open.sessions]
-        self.open.prompts = self.open.sessions = ()  # so that its quantifiers are not written out
+        self.members = [*self.open.prompts, *self.open.sessions, *self.open.questions]
+        self.open.prompts = self.open.sessions = self.open.questions = ()  # so that its quantifiers are not written out
         self.before, self.after = View.free(self.universe), View.free(self.universe, "'")
         self.seen, self.where = Seen.free(self.universe), z3.Const("where", self.universe.session)
         self.solver = z3.Solver()
         self.solver.add(*(claim.holds(self.universe, self.before) for claim in INVARIANT))
         self.solver.add(*(self.after.ends(p) == z3.If(ends > 2, 2, ends) for p in self.universe.prompts
                           for ends in [self.before.ends(p) + self.seen.published(p)]))
+        self.solver.add(*(self.after.believed(x) == z3.Or(
+            self.seen.opened(x), z3.And(self.before.believed(x), z3.Not(self.seen.closed(x))))
+            for x in self.universe.questions))
 
     def claim(self, claim: Claim, action: Action) -> Term:
         """The claim about the action, with quantifiers."""
@@ -87,8 +91,7 @@ class Laboratory:
             for field in fields(free):
                 x, y = getattr(free, field.name), getattr(defined, field.name)
                 if isinstance(x, z3.FuncDeclRef):
-                    of_prompt = x.domain(0) == self.universe.prompt
-                    members = self.universe.prompts if of_prompt else self.universe.sessions
+                    members = [m for m in self.members if m.sort() == x.domain(0)]
                     yield from (x(member) == y(member) for member in members)
                 else:
                     yield x == y
@@ -146,6 +149,34 @@ def find_unnoticed(claims: Sequence[Claim], bugs: Sequence[ProofBug], exactly: b
 @pytest.mark.long
 def test_no_conjunct_can_be_left_out_unnoticed(claims: Sequence[Claim], exactly: bool) -> None:
     assert find_unnoticed(claims, ALL_BUGS, exactly) == set()
+
+
+# The claims about questions, each with a bug that breaks no other claim. Three have none: withdrawn-takes-no-answer and
+# first-answer-wins follow from one-end-each, answer-is-exact and asked-along. After a step open-is-running follows from
+# asks-as-called; before a step it does not, and test_proof shows what breaks without it.
+ALONE = {
+    "asks-as-called": "enter withdraws the questions of the running turn",
+    "told-is-open": "a cancel withdraws in silence",
+    "tool-needs-permission": "hold starts the tools that were denied",
+    "tool-starts-once": "an allowed tool starts twice",
+    "answer-is-exact": "an answer writes the messages of the prompt",
+    "answer-is-heard": "an allow is published as a deny",
+    "asked-once": "hold publishes open questions again",
+    "asked-along": "an answer makes the tool one that has started",
+    "one-end-each": "a question is withdrawn after the end is published",
+    "started-is-reported": "a tool that did not start is reported after a crash",
+}
+
+
+def test_a_claim_about_questions_is_the_only_one_that_notices_a_bug() -> None:
+    lab = Laboratory()
+    bugs = {bug.name: bug for bug in ALL_BUGS}
+    for name, bug in ((name, bugs[bug]) for name, bug in ALONE.items()):
+        lab.solver.push()
+        lab.solver.add(*lab.taken(bug.action))
+        assert {claim.name for claim in (*INVARIANT, *STEPS)
+                if lab.find(z3.Not(lab.write_out(lab.claim(claim, bug.action))))} == {name}
+        lab.solver.pop()
 
 
 def test_a_conjunct_that_no_bug_breaks_alone_is_found() -> None:

@@ -6,13 +6,15 @@ import os
 import pytest
 from support.budget import DEEP, one_for_each
 
+from cancelmark.model.family import Feature
+from cancelmark.model.variants.catalogue import ASK_MISTAKES, MISTAKES
 from cancelmark.model.variants.catalogue import BUGS as SEEDED_BUGS
-from cancelmark.model.variants.catalogue import MISTAKES
 
 if os.environ.get("CI") != "true":
     pytest.importorskip("z3", reason="z3-solver is not installed: pip install 'cancelmark[prove]'")
 
 import z3
+from support.seeded_ask_proof import ASK_BUGS
 from support.seeded_family_proof import FAMILY_BUGS
 from support.seeded_proof import BUGS, ProofBug
 
@@ -23,13 +25,14 @@ from cancelmark.model.proof.invariant import CONSEQUENCES, GUARANTEES, INVARIANT
 from cancelmark.model.proof.logic import Universe
 from cancelmark.model.proof.prover import Obligation, ObligationResult, Prover, Verdict
 from cancelmark.model.proof.steps import STEPS, SYSTEM
-from cancelmark.model.protocol import FAMILY
+from cancelmark.model.protocol import Protocol
 
 CLAIMS: dict[str, Claim] = {claim.name: claim for claim in (*INVARIANT, *STEPS, *CONSEQUENCES)}
-BY_NAME = {bug.name: bug for bug in (*BUGS, *FAMILY_BUGS)}
+BY_NAME = {bug.name: bug for bug in (*BUGS, *FAMILY_BUGS, *ASK_BUGS)}
 # Mistakes that need a memory or a step of their own, for which the proof has no word.
 LATER = {"stop is a flag of the session", "stop is done later, to whoever is active", "stop and hold are two steps",
-         "reject looks first"}
+         "reject looks first", "questions are numbered anew after compaction"}
+ALL = Protocol("all", features=frozenset(Feature))
 BY_ACTION = {action.name: action for action in ACTIONS}
 
 
@@ -51,9 +54,9 @@ def test_an_empty_claim_and_a_contradictory_invariant_would_be_noticed() -> None
 
 
 def test_the_proof_has_the_actions_of_the_protocol() -> None:
-    assert [a.name for a in ACTIONS] == [a.name for a in FAMILY.actions] == list(MOVES)
-    assert {a.name for a in ACTIONS if a.system} == {a.name for a in FAMILY.actions if a.system} == set(SYSTEM)
-    assert {a.name: a.rule for a in ACTIONS} == {a.name: a.rule for a in FAMILY.actions}
+    assert [a.name for a in ACTIONS] == [a.name for a in ALL.actions] == list(MOVES)
+    assert {a.name for a in ACTIONS if a.system} == {a.name for a in ALL.actions if a.system} == set(SYSTEM)
+    assert {a.name: a.rule for a in ACTIONS} == {a.name: a.rule for a in ALL.actions}
 
 
 def test_every_guarantee_rests_on_claims_that_exist() -> None:
@@ -66,7 +69,8 @@ def test_every_guarantee_rests_on_claims_that_exist() -> None:
 # --- bugs
 
 @pytest.mark.parametrize(
-    "bug", one_for_each(lambda bug: (*bug.breaks, *bug.never), [*BUGS, *FAMILY_BUGS]), ids=lambda bug: bug.name)
+    "bug", one_for_each(lambda bug: (*bug.breaks, *bug.never), [*BUGS, *FAMILY_BUGS, *ASK_BUGS]),
+    ids=lambda bug: bug.name)
 def test_a_bug_breaks_the_claims_that_it_declares(bug: ProofBug) -> None:
     prover = Prover(actions=[bug.action])
     claims = (*INVARIANT, *STEPS) if DEEP else [CLAIMS[name] for name in bug.breaks]
@@ -83,7 +87,8 @@ def test_a_bug_breaks_the_claims_that_it_declares(bug: ProofBug) -> None:
 
 def test_every_bug_that_the_explorer_finds_is_here_and_breaks_the_proof() -> None:
     assert {bug.name for bug in SEEDED_BUGS} == {bug.name for bug in BUGS}
-    assert {mistake.name for mistake in MISTAKES} == {bug.name for bug in FAMILY_BUGS} | LATER
+    assert {mistake.name for mistake in (*MISTAKES, *ASK_MISTAKES)} == {
+        bug.name for bug in (*FAMILY_BUGS, *ASK_BUGS)} | LATER
 
 
 def test_a_bug_in_a_step_leaves_the_rest_proved() -> None:
@@ -113,6 +118,23 @@ first-comes-first is broken: {CLAIMS["first-comes-first"].sentence}
 """
 
 
+def test_a_counterexample_shows_the_questions_that_it_is_about() -> None:
+    bug = BY_NAME["one answer answers every open question"]
+    found = Prover().judge(Obligation(CLAIMS["answer-is-exact"], bug.action)).counterexample
+    assert found
+    assert found.text == f"""\
+answer-is-exact is broken: {CLAIMS["answer-is-exact"].sentence}
+               before       after answer(s)
+  A  seq 1     active       active
+  question s   open, of A   denied, of A
+  question t   open, of A   denied, of A, open by the calls
+  mark         0            0
+  latest seq   1            1
+  effects                   question s is denied, question t is denied
+  features     ask
+"""
+
+
 def test_a_counterexample_has_as_few_prompts_and_sessions_as_it_needs() -> None:
     apart = Prover().judge(Obligation(CLAIMS["apart"], BY_NAME["a cancel reaches every session"].action))
     assert apart.counterexample
@@ -138,6 +160,9 @@ NEEDED = {
     "begun-is-known": Obligation(CLAIMS["latest-text"], BY_ACTION["replace"]),
     "interrupt-is-news": Obligation(CLAIMS["interrupt-stops-no-later"], BY_ACTION["enter"]),
     "unused-is-unset": Obligation(CLAIMS["rest-is-done"]),
+    "open-is-running": Obligation(CLAIMS["tool-needs-permission"], BY_ACTION["run"]),
+    "asks-as-called": Obligation(CLAIMS["first-answer-wins"], BY_ACTION["answer"]),
+    "told-is-open": Obligation(CLAIMS["one-end-each"], BY_ACTION["cancel"]),
 }
 
 

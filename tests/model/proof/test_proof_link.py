@@ -7,6 +7,7 @@ fiftieth state the solver evaluates its terms itself, and must say the same.
 
 import itertools
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
@@ -16,12 +17,14 @@ from support.budget import DEEP, long, one_for_each
 
 from cancelmark.model import effects as model
 from cancelmark.model.actions import Reach
+from cancelmark.model.ask import NUMBERS
 from cancelmark.model.check.explore import Explorer
-from cancelmark.model.family import QUEUE_FEATURES, Feature
+from cancelmark.model.family import Feature
 from cancelmark.model.lifecycle import Outcome, State
 from cancelmark.model.observer import wish_of
 from cancelmark.model.properties import Bounds
 from cancelmark.model.protocol import REFERENCE, Protocol
+from cancelmark.model.questions import Question
 from cancelmark.model.server import Change, Server, changes
 from cancelmark.model.variants.catalogue import VARIANTS
 
@@ -30,6 +33,7 @@ if os.environ.get("CI") != "true":
 
 import z3
 from support.compiled_terms import Facts, compile_term
+from support.seeded_ask_proof import ASK_BUGS
 from support.seeded_proof import BUGS, ProofBug
 
 from cancelmark.model.proof import logic
@@ -38,8 +42,9 @@ from cancelmark.model.proof.invariant import INVARIANT, at_rest
 from cancelmark.model.proof.logic import Universe, View
 from cancelmark.model.proof.steps import SYSTEM
 
-# Bugs in what is not compared: the order of effects, and whose text an event carries.
-UNSEEN = ("the next turn starts before the end is published", "an end carries its neighbour's text")
+# Bugs in what is not compared: the order of effects, and whose text an event carries. The last has a symbol of its own.
+UNSEEN = ("the next turn starts before the end is published", "an end carries its neighbour's text",
+          "a question is withdrawn after the end is published", "an answer goes to the question that is open now")
 
 BOUNDS = [
     Bounds(2, cancels=1, clears=1, requeues=1),
@@ -50,7 +55,9 @@ BOUNDS = [
        Bounds(2, cancels=1, clears=1, crashes=1, closes=1, sessions=2)] if DEEP else []),
 ]
 
-ALL = frozenset(QUEUE_FEATURES)
+ASK = Feature.ASK
+MOST_ASKS = len(NUMBERS)  # of one prompt
+ALL = frozenset(Feature)
 FAMILY_BOUNDS = [
     long(frozenset({Feature.REVOKE, Feature.STOP, Feature.HOLD}), Bounds(2, revokes=1, stops=1, holds=1)),
     (frozenset({Feature.NEXT, Feature.REPLACE}), Bounds(2, requeues=1, replaces=1, nexts=1)),
@@ -59,6 +66,10 @@ FAMILY_BOUNDS = [
     (ALL, Bounds(1, cancels=1, clears=1, requeues=1, crashes=1, closes=1, revokes=1, stops=1, holds=1, replaces=1,
                  nexts=1)),
     (ALL, Bounds(1, crashes=1, holds=1, sessions=2)),
+    (frozenset({ASK}), Bounds(1, cancels=1, closes=1, requeues=1, crashes=1, asks=2)),
+    (frozenset({ASK}), Bounds(2, crashes=1, asks=1, sessions=2)),
+    long(frozenset({ASK, Feature.INTERRUPT}), Bounds(2, cancels=1, requeues=1, asks=1)),
+    long(frozenset({ASK, Feature.REVOKE, Feature.STOP, Feature.HOLD}), Bounds(1, revokes=1, stops=1, holds=1, asks=2)),
     *([(ALL, Bounds(2, crashes=1, revokes=1, stops=1, holds=1, replaces=1, nexts=1)),
        (ALL, Bounds(2, cancels=1, requeues=1, closes=1, stops=1, holds=1)),
        (frozenset({Feature.NEXT, Feature.INTERRUPT, Feature.HOLD}), Bounds(3, holds=1, nexts=1))] if DEEP else []),
@@ -71,6 +82,9 @@ REACHES = [r.value for r in Reach]
 ASKED = ("started", "stopped", "folded", "takes_in", "recorded", "published")
 ASKS = {model.Start: "started", model.Stop: "stopped", model.Fold: "folded", model.Record: "recorded",
         model.End: "published"}
+STATUSES = ["unasked", *(q.value for q in Question)]
+OF_QUESTIONS = ("status", "owner", "called", "believed")  # what a state says of a question
+TOLD = {model.Ask: 1, model.Withdraw: 8, model.Run: 16, model.Unsure: 32}  # and an answer: 2 if allowed, 4 if denied
 TRAITS = ("revoked", "front", "version", "begun", "urgent")  # of a prompt that is not done
 WISHES = ("place", "wanted", "ran")  # history: what the observer of the Python model keeps of such a prompt
 FIELDS = ("seq", "home", "run_id", "state", "outcome", "reach", "ends", *TRAITS, *ASKED)
@@ -83,7 +97,7 @@ Digits = tuple[int, ...]
 Evaluate = Callable[[Any], int]  # a term, in one state
 
 
-def python_step(change: Change, prompts: int) -> Digits:
+def python_step(change: Change, prompts: int, asks: bool) -> Digits:
     after = change.after
     asked: dict[str, set[int]] = {name: set() for name in ASKED}
     for effect in change.effects:
@@ -99,7 +113,22 @@ def python_step(change: Change, prompts: int) -> Digits:
                    *(getattr(p, name) if p.state is not State.DONE else 0 for name in TRAITS),
                    *(p.seq in asked[name] for name in ASKED)]
     digits += [0] * len(FIELDS) * (prompts - after.seq)
-    return tuple(map(int, digits))
+    return (*map(int, digits), *digits_of_questions(change, prompts)) if asks else tuple(map(int, digits))
+
+
+def digits_of_questions(change: Change, prompts: int) -> Iterator[int]:
+    """The status of each question of a prompt that is not done, and what the step says about it."""
+    known = {(p.seq, n): STATUSES.index(question.value) for p in change.after.prompts if p.state is not State.DONE
+             for n, question in enumerate(p.asks, 1)}
+    told: Counter[tuple[int, int]] = Counter()
+    for e in change.effects:
+        if isinstance(e, model.Answered):
+            told[e.seq, e.ask] += 2 if e.answer == "allow" else 4
+        elif isinstance(e, model.Ask | model.Withdraw | model.Run | model.Unsure):
+            told[e.seq, e.ask] += TOLD[type(e)]
+    for seq, n in itertools.product(range(1, prompts + 1), range(1, MOST_ASKS + 1)):
+        yield known.get((seq, n), 0)
+        yield told[seq, n]
 
 
 class Solver:
@@ -108,19 +137,20 @@ class Solver:
     def __init__(
         self, bounds: Bounds, actions: Sequence[Action] = ACTIONS, features: frozenset[Feature] | None = frozenset(),
     ) -> None:
-        assert Feature.ASK not in (features or ()), "the proof has no such feature"
-        self.actions = actions
+        self.actions, self.asks = actions, ASK in (features or ())
         self.chosen = [(has, z3.BoolVal(Feature(name) in features)) for name, has in logic.FEATURES._asdict().items()] \
             if features is not None else []  # None: of every protocol
-        self.universe = Universe(bounds.prompts, bounds.sessions)
+        questions = bounds.prompts * MOST_ASKS if self.asks else 1
+        self.universe = Universe(bounds.prompts, bounds.sessions, questions)
         self.view = View.free(self.universe)
-        self.length = 4 + 2 * bounds.sessions + bounds.prompts * len(FIELDS)
+        self.length = 4 + 2 * bounds.sessions + bounds.prompts * len(FIELDS) + 2 * questions * self.asks
         self.functions: dict[int, Callable[[Facts], Any]] = {}
         self.invariant = z3.And(*(claim.holds(self.universe, self.view) for claim in INVARIANT))
 
     @cached_property
     def steps(self) -> list[tuple[Any, Any, Action, int | None]]:
-        """The guard of each step, its digits as one number, its action, and the prompt that it accepts if any."""
+        """The guard of each step, its digits as one number, its action, and the prompt that it accepts or the question
+        that it asks, if any."""
         found = []
         for number, action in enumerate(self.actions):
             for values in itertools.product(*map(self.values, action.parameters.values())):
@@ -134,8 +164,11 @@ class Solver:
                 code: Any = z3.IntVal(0)
                 for digit in self.digits(number, step):
                     code = code * BASE + digit
-                accepts = self.universe.prompts.index(arguments["p"]) if action.name == "accept" else None
-                found.append((guard, z3.simplify(z3.substitute(code, *self.chosen)), action, accepts))
+                new = {"accept": (self.universe.prompts, "p"), "ask": (self.universe.questions, "x")}.get(action.name)
+                made = new[0].index(arguments[new[1]]) if new else None
+                if action.name == "ask" and made // MOST_ASKS != self.universe.prompts.index(arguments["p"]):
+                    continue  # this question is another prompt's
+                found.append((guard, z3.simplify(z3.substitute(code, *self.chosen)), action, made))
         return found
 
     def values(self, kind: str) -> list[Any]:
@@ -143,7 +176,8 @@ class Solver:
         if kind == "first":
             return [lambda s, chosen=chosen: numbered(s, sessions, chosen)
                     for chosen in itertools.product(prompts, repeat=len(sessions))]
-        return {"prompt": list(prompts), "session": list(sessions), "yes": [z3.BoolVal(False), z3.BoolVal(True)],
+        return {"prompt": list(prompts), "session": list(sessions), "question": list(self.universe.questions),
+                "yes": [z3.BoolVal(False), z3.BoolVal(True)],
                 "outcome": members(logic.OUTCOME), "mode": [logic.QUEUE, logic.REJECT, logic.INTERRUPT]}[kind]
 
     def digits(self, action: int, step: Step) -> Iterator[Any]:
@@ -161,6 +195,13 @@ class Solver:
                       *(z3.If(after.live(p), as_number(getattr(after, name)(p)), 0) for name in TRAITS),
                       *(z3.If(getattr(seen, name)(p), 1, 0) for name in ASKED[:-1]), seen.published(p)]
             yield from (z3.If(after.state(p) == logic.ABSENT, 0, field) for field in fields)
+        for number, x in enumerate(self.universe.questions if self.asks else ()):
+            p = self.universe.prompts[number // MOST_ASKS]
+            status = numbered(after.status(x), members(logic.STATUS))
+            yield z3.If(z3.And(after.live(p), after.owner(x) == p), status, 0)
+            yield z3.Sum(*(z3.If(when, weight, 0) for when, weight in (
+                (seen.opened(x), 1), (seen.answered(x) == logic.ALLOWED, 2), (seen.answered(x) == logic.DENIED, 4),
+                (seen.withdrawn(x), 8), (seen.unsure(x), 32))), 16 * seen.tools(x))
 
     def facts(self, server: Server) -> Facts:
         """The state in the words of the terms. Of a prompt that is not accepted yet only what `given` says counts."""
@@ -171,12 +212,20 @@ class Solver:
                          OUTCOMES.index(p.outcome.value if p.outcome else "none"), REACHES.index(p.reach.value), p.ends,
                          *(getattr(p, name) for name in TRAITS), wish.place, wish.version, wish.ran, 0))
         absent = [(0,) * len(OF_PROMPTS)] * (len(self.universe.prompts) - server.seq)
+        questions = [(0, x // MOST_ASKS, 0, False) for x in range(len(self.universe.questions))]
+        for p in server.prompts:
+            history = wish_of(p)
+            for n, question in enumerate(p.asks):
+                questions[(p.seq - 1) * MOST_ASKS + n] = (
+                    STATUSES.index(question.value), p.seq - 1, STATUSES.index(history.asks[n].value),
+                    n + 1 in history.told)
         return {
             "latest": server.seq, "closing": server.closing, "down": server.sessions[0].down, "wishes": BASE,
             "mark": [s.mark for s in server.sessions], "held": [s.held for s in server.sessions],
             "told": [s.wished_hold for s in server.sessions],
             **{str(has.decl().name()): z3.is_true(chosen) for has, chosen in self.chosen},
-            **dict(zip(OF_PROMPTS, zip(*rows, *absent), strict=True))}
+            **dict(zip(OF_PROMPTS, zip(*rows, *absent), strict=True)),
+            **dict(zip(OF_QUESTIONS, zip(*questions), strict=True))}
 
     def compiled(self, server: Server) -> Evaluate:
         """Evaluates terms in that state, by their compiled forms."""
@@ -207,14 +256,16 @@ class Solver:
         solver.add(*(has == chosen for has, chosen in self.chosen))
         for i, s in enumerate(self.universe.sessions):
             solver.add(*(getattr(v, name)(s) == facts[name][i] for name in ("mark", "held", "told")))
-        for i in range(len(self.universe.prompts)):
+        for i, p in enumerate(self.universe.prompts):
             said = OF_PROMPTS if i < facts["latest"] else ("state", "outcome", "reach", "ends")
-            solver.add(*(self.fact(field, i, int(facts[field][i])) for field in said))
+            solver.add(*(self.fact(field, p, int(facts[field][i])) for field in said))
+        for i, x in enumerate(self.universe.questions):
+            solver.add(*(self.fact(field, x, int(facts[field][i])) for field in OF_QUESTIONS))
         assert solver.check() == z3.sat
         return solver.model()
 
-    def fact(self, field: str, prompt: int, value: int) -> Any:
-        term = getattr(self.view, field)(self.universe.prompts[prompt])
+    def fact(self, field: str, one: Any, value: int) -> Any:
+        term = getattr(self.view, field)(one)
         if z3.is_bool(term):
             return term == bool(value)
         return term == (value if z3.is_int(term) else members(term.sort())[value])
@@ -226,8 +277,9 @@ class Solver:
 
     def successors(self, server: Server, evaluate: Evaluate) -> Iterator[Digits]:
         open_guards = evaluate(self.guards)
-        for i, (_, code, _, accepts) in enumerate(self.steps):
-            if open_guards >> i & 1 and accepts in (None, server.seq):
+        new = {"accept": {server.seq}, "ask": {(p.seq - 1) * MOST_ASKS + len(p.asks) for p in server.prompts}}
+        for i, (_, code, action, made) in enumerate(self.steps):
+            if open_guards >> i & 1 and (made is None or made in new[action.name]):
                 yield tuple(evaluate(code).to_bytes(self.length))
 
 
@@ -254,7 +306,8 @@ def servers(bounds: Bounds, protocol: Protocol = REFERENCE) -> set[Server]:
 
 
 def edges(server: Server, prompts: int, protocol: Protocol = REFERENCE) -> set[Digits]:
-    return {python_step(c, prompts) for c in changes(protocol, server) if c.after.seq <= prompts}
+    asks = ASK in protocol.features
+    return {python_step(c, prompts, asks) for c in changes(protocol, server) if c.after.seq <= prompts}
 
 
 @pytest.mark.parametrize(
@@ -269,16 +322,19 @@ def test_the_steps_of_the_proof_are_the_edges_of_the_model(features: frozenset[F
             assert evaluate(solver.invariant), "the invariant holds wherever the model gets"
 
 
-SEEN = [bug for bug in BUGS if bug.name not in UNSEEN]
+SEEN = [bug for bug in (*BUGS, *ASK_BUGS) if bug.name not in UNSEEN]
 
 
 @pytest.mark.parametrize("bug", one_for_each(
-    lambda bug: ["system" if bug.action.name in SYSTEM else "caller"], SEEN), ids=lambda bug: bug.name)
+    lambda bug: ["question" if bug in ASK_BUGS else "system" if bug.action.name in SYSTEM else "caller"], SEEN),
+    ids=lambda bug: bug.name)
 def test_a_proof_of_another_protocol_would_be_noticed(bug: ProofBug) -> None:
     bounds = VARIANTS[bug.name].bounds
-    solver = Solver(bounds, [bug.action if a.name == bug.action.name else a for a in ACTIONS])
-    assert any(set(solver.successors(server, solver.compiled(server))) != edges(server, bounds.prompts)
-               for server in servers(bounds))
+    features = VARIANTS[bug.name].protocol.features
+    solver = Solver(bounds, [bug.action if a.name == bug.action.name else a for a in ACTIONS], features)
+    right = Protocol("right", features=features)
+    assert any(set(solver.successors(server, solver.compiled(server))) != edges(server, bounds.prompts, right)
+               for server in servers(bounds, right))
 
 
 @pytest.mark.parametrize("size", [Bounds(1), Bounds(2), Bounds(3), Bounds(2, sessions=2)], ids=str)

@@ -1,6 +1,6 @@
 """Generates specs/proof.md: the invariant, its consequences, and an example of a failed proof. Needs z3-solver."""
 
-from cancelmark.model.family_properties import ALL_PROPERTIES
+from cancelmark.model.family_properties import EVERY_PROPERTY
 from cancelmark.model.proof.actions import ACTIONS
 from cancelmark.model.proof.invariant import CONSEQUENCES, GUARANTEES, INVARIANT, REMARKS, UNPROVED
 from cancelmark.model.proof.prover import Obligation, Prover
@@ -65,7 +65,7 @@ def proof_page() -> str:
         invariant=claims[0], steps=claims[1], consequences=claims[2], guarantees=table(
             ("guarantee", "statement", "claims"),
             ((f"**{p.id}**", p.sentence, ", ".join(GUARANTEES[p.id]))
-             for p in ALL_PROPERTIES)),
+             for p in EVERY_PROPERTY)),
         remarks="".join(f"- **{id}**: {remark}\n" for id, remark in REMARKS.items()),
         unproved="".join(f"- **{id}**: {reason}.\n" for id, reason in UNPROVED.items()),
         without=WITHOUT, counterexample=broken.counterexample.text)

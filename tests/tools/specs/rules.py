@@ -117,7 +117,6 @@ def _marked(name: str, marks: Iterable[ast.expr]) -> Iterator[str]:
 
 # --- the page
 
-MODEL_ONLY = frozenset[str]()  # rules that the runtime does not implement yet
 OF_THE_RUNTIME = ("impl/", "conformance/", "support/behaviours::")  # tests that run it
 
 
@@ -130,16 +129,9 @@ class Traceability:
     unknown: list[str] = field(default_factory=list)  # citations of clauses that do not exist
 
     def gaps(self) -> list[str]:
-        """The missing citations, and the tests of a runtime that is said to have no such rule, one line each."""
-        found = []
-        for rule in self.rules:
-            tests = "other tests" if rule.id in MODEL_ONLY else "tests of the runtime"
-            found += [f"{clause} is not cited in the {column}" for clause in rule.clauses
-                      for column in ("model", tests) if clause not in self.carriers[column]]
-            found += [f"{clause} is cited in the tests of the runtime, but {rule.id} is listed as model only"
-                      for clause in rule.clauses
-                      if rule.id in MODEL_ONLY and clause in self.carriers["tests of the runtime"]]
-        return found
+        """The missing citations, one line each."""
+        return [f"{clause} is not cited in the {column}" for rule in self.rules for clause in rule.clauses
+                for column in ("model", "tests of the runtime") if clause not in self.carriers[column]]
 
 
 def traced(root: Path) -> Traceability:
@@ -171,8 +163,7 @@ def page(trace: Traceability) -> str:
 
 For each clause of [protocol.md](protocol.md) and [cluster.md](cluster.md), the parts of the model that define it, and
 the tests that would fail if it were violated: {clauses} clauses in {len(trace.rules)} rules, {len(tests)} tests. A test
-fails if a clause has no part of the model or no test of the runtime, or if a citation names an unknown clause. Only the
-model has {' and '.join(sorted(MODEL_ONLY))} so far; its clauses need a test of the model instead.
+fails if a clause has no part of the model or no test of the runtime, or if a citation names an unknown clause.
 
 The model cites clauses as data (rows, actions, properties, flaws, the wire) or in docstrings, and the tests with
 `@pytest.mark.rule`.
@@ -182,7 +173,7 @@ The model cites clauses as data (rows, actions, properties, flaws, the wire) or 
 
 def _section(trace: Traceability, rule: Rule) -> str:
     lines = [[clause, *("<br>".join(map(str if column == "model" else _test, carried.get(clause, [])))
-                        or ("model only so far" if rule.id in MODEL_ONLY and column == "tests of the runtime" else "–")
+                        or "–"
                         for column, carried in trace.carriers.items())] for clause in rule.clauses]
     return f"## {rule.id} {rule.title}\n\n{table(('clause', *trace.carriers), lines)}"
 
