@@ -284,6 +284,6 @@ def limits(found: Findings) -> dict[str, str]:
     return {
         "most_prompts": str(max(b.prompts for b in found.checked)),
         "most_sessions": str(max(b.sessions for b in found.checked)),
-        "profiles": f"{len(PROFILES)} sets of bounds, each of at most {max(p.bounds.prompts for p in PROFILES)} prompts "
-                    f"(such as {bounds_text(PROFILES[0].bounds)})",
+        "profiles": f"{len(PROFILES)} sets of bounds, each of at most {max(p.bounds.prompts for p in PROFILES)} "
+                    f"prompts (such as {bounds_text(PROFILES[0].bounds)})",
     }
