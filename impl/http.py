@@ -176,7 +176,7 @@ class Endpoint:
         self._open = True
 
     async def warm(self, n: int) -> None:
-        """Open connections until so many are idle."""
+        """Open connections until `n` are idle."""
         while len(self._idle) < n:
             self._put_aside(await self._connect_in_time())
 

@@ -7,8 +7,8 @@
 | `session/prompt` | send a prompt with a run id; its terminal event is the response |
 | `session/cancel` | cancel every prompt that the session has accepted so far |
 
-**Order.** The requests of an editor on a session are forwarded one at a time, in order: a cancel after the prompts
-before it are accepted, and the next prompt after the cancel has taken effect.
+**Order.** The requests of an editor on a session are forwarded one at a time, in order. A cancel is forwarded once the
+prompts before it are accepted, and a prompt once the cancels before it have taken effect.
 
 **Extensions** are in `_meta`, under `cancelmark`: the response to a prompt has its `runId` and its `outcome`. When a
 prompt changes its state (queued, active, done), a `session_info_update` reports the prompt and its state. Several

@@ -62,7 +62,7 @@ class Peer:
     # --- writing
 
     def ask(self, method: str, params: dict[str, Any], then: Callable[[RpcResponse], None]) -> None:
-        """Writes a request. `then` is called with each response; there should be one."""
+        """Writes a request. `then` is called with the response, and again if the other side wrongly responds twice."""
         id = len(self._asked) + 1
         self._asked[id] = then
         self._write({"id": id, "method": method, "params": params})
@@ -135,7 +135,7 @@ class Peer:
 
 
 def _say(error: dict[str, Any]) -> str:
-    """The text of an error; some put the details into their data."""
+    """The text of an error, with the details that some agents put into its `data`."""
     data = error.get("data")
     detail = data.get("details") or data.get("message") or "" if isinstance(data, dict) else data or ""
     return " ".join(str(part) for part in (error.get("message"), detail) if part)

@@ -52,8 +52,8 @@ LAST_WORDS = 2.0  # seconds for the remaining prompts of a history to end
 
 
 class TurnsWithTools:
-    """Tells turns from requests for titles and summaries: once one request has offered tools, those that do are turns.
-    """
+    """Distinguishes turns from requests for titles and summaries: once any request has offered tools, only requests
+    with tools are turns."""
 
     def __init__(self) -> None:
         self.offered = False
@@ -170,7 +170,7 @@ class AcpAdapter(Adapter):
         alone = self.names[session] == [name] and name not in self.crowded
         if name in self.names[session]:
             self.names[session].remove(name)
-        self.model.finish(name)  # an agent may repeat a canceled prompt in one message with the next one
+        self.model.finish(name)  # an agent may resend its text together with the next prompt's: then only that counts
         if answer.error is not None:
             busy = name in self.crowded and (name not in self.stopped or BUSY.search(answer.error))
             self.tell(Declined(name, answer.error) if busy else Ended(name, "error", error=answer.error))

@@ -61,8 +61,8 @@ large enough to repay loading it. It can also apply reductions, which explore fe
 The output names the reductions in use, and the counts are those of the reduced search.
   finished      forget finished prompts
   symmetry      treat states that differ only in the order of sessions as one
-  commuting     take a step that commutes with all others at once; traces may be longer than the shortest (not for a
-                protocol with next or replace)
+  commuting     if a step commutes with all others, explore only that one; traces may be longer than the shortest (not
+                for a protocol with next or replace)
 
 The last line is  states=… edges=… depth=… seconds=… verdict=…  with one of the verdicts
   holds         every state was explored, every property holds, and every transition, outcome and action was reached

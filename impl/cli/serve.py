@@ -90,7 +90,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                        help="poll interval for changes by other servers, if notifications fail (default: %(default)g)")
     nodes.add_argument("--wake-ups", metavar="URL",
                        help="where to LISTEN for notifications: the address of the database itself if --database "
-                            "points to a connection pooler, or none to only poll (default: --database)")
+                            "points to a connection pooler; the word none disables LISTEN, and the server only "
+                             "polls (default: --database)")
     limits = parser.add_argument_group("limits")
     limits.add_argument("--max-body", type=int, default=1_048_576, metavar="BYTES",
                         help="size of a request body (default: %(default)s)")

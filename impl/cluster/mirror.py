@@ -1,9 +1,9 @@
 """Shows subscribers at this node what other nodes do in a workspace: the states of prompts, saved messages, and
 sessions that were taken over from a dead node.
 
-Ends come from the log, at every node alike. Everything else is an update, which may be missed (`runtime.events`). This
-node makes the updates of other nodes from what they have written, each time it polls. It shows a message only before it
-has published the end of the message's prompt; after that, clients can read the message.
+Every node publishes terminal events from the log. Everything else is an update, which may be missed (`runtime.events`).
+At each poll, this node derives the updates for what other nodes do from the tables that they have written. It shows a
+message only before it has published the end of the message's prompt; after that, clients can read the message.
 """
 
 from collections import OrderedDict
@@ -23,8 +23,10 @@ from ..runtime.run import STATE
 from ..store import MessageRecord, PromptRecord, SessionRecord
 from ..store.postgres import PostgresStore
 
-OVERLAP = "2 seconds"  # of two polls: a step is dated before its commit, and subscribers come before a poll
-FINISHED, LAST = 8, 12  # done prompts, and messages, read of a changed session
+# Each poll looks back this far: the time of a step precedes its commit, and the first poll must cover the time since
+# the first subscriber came.
+OVERLAP = "2 seconds"
+FINISHED, LAST = 8, 12  # how many done prompts and how many messages to read per changed session
 REMEMBERED = 4096  # updates kept to avoid repeating them
 
 BEGIN = f"SELECT clock_timestamp() - interval '{OVERLAP}'"

@@ -1,4 +1,4 @@
-"""One life of one server in a cluster: it sends heartbeats, declares silent nodes dead, and polls for work.
+"""This server as a node of a cluster: it sends heartbeats, declares silent nodes dead, and polls for work.
 
 **The lease belongs to the process.** The event loop that runs the turns also sends the heartbeat, so a hanging loop
 misses its heartbeats. Death is one-way: a node that finds itself declared dead abandons its turns and continues under a
@@ -9,7 +9,7 @@ of the next, the next one uses a connection of its own.
 **Polling is enough.** A notification (LISTEN on a connection of its own, if the database can be reached directly) only
 makes a node poll sooner. It is sent after a commit, for all changes that have gathered, and never inside a step: NOTIFY
 holds a lock of the whole instance until the commit. It names its sender, which ignores it, and the changed sessions:
-the owner of a session reconciles it before it polls. If the sessions do not fit into one notification, every node polls
+an owner reconciles these before its next poll. If the sessions do not fit into one notification, every node polls
 for everything.
 """
 
@@ -82,8 +82,8 @@ class Node:
     """This server among the others.
 
     - `look` is awaited with the work that a poll has found.
-    - `look_at` is awaited with a workspace and a session that another node has written to, and returns whether that
-      settles it.
+    - `look_at` is awaited with a workspace and a session that another node has written to. It returns False if a
+      poll is still needed.
     - `die` is called when this node was declared dead.
     """
 

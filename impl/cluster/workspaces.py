@@ -73,8 +73,8 @@ class SharedWorkspace(Workspace):
         return super().wanted() or self.leased.is_working()
 
     async def close(self, deadline: float | None = None) -> None:
-        """Close the workspace. First publishes to the subscribers here what other nodes have ended: nothing else
-        would."""
+        """Close the workspace. First publishes to the subscribers here what other nodes have done, since no later poll
+        will."""
         with suppress(StoreError):
             await self.mirror.look()
             await self.hear()
@@ -202,7 +202,7 @@ class SharedWorkspaces(Workspaces):
                     "SELECT id FROM cancelmark.sessions WHERE workspace_id = %s AND live > 0 ORDER BY id", key):
                 await asyncio.gather(*(runtime.cancel(session) for (session,) in busy))
                 await asyncio.sleep(CLOSING)
-        except BaseException:  # a retry continues from there
+        except BaseException:  # the sessions stay marked as closing, and a retry goes on from that
             runtime.closing = self.closing
             raise
         async with self._lock(id):

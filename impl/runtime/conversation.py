@@ -85,8 +85,8 @@ class _Known:
         self.kept = EncodingCache()
 
     async def go_on(self, read: Read, prompt: str) -> bool:
-        """Add the messages since. Returns False if the cache must be rebuilt: it does not connect, or there is a new
-        summary."""
+        """Add the messages since. Returns False if the cache must be rebuilt: its last message is no longer stored, or
+        there is a new summary."""
         found = await read(since=self.last, before=prompt)
         if not found or any(map(is_summary, found[1:])):
             return False

@@ -160,8 +160,8 @@ async def look_for_calls(urls: Sequence[str], token: str | None, workspace: str)
 
 
 async def look(url: str, token: str | None) -> bool:
-    """Connect to the server. Returns whether its events identify prompts without a run id, as in every version but the
-    original. Raises `UsageError` if there is no server that can be judged."""
+    """Connect to the server. Returns whether a terminal event names a prompt that has no run id, by its seq, as in
+    every version but the original. Raises `UsageError` if there is no server that can be judged."""
     from ...client import BadAnswer, Client, ClientError, Refusal
 
     try:
