@@ -154,7 +154,8 @@ class AcpAdapter(Adapter):
             self.texts[session] = ""
         names.append(prompt.name)
         said = {"sessionId": session, "prompt": [{"type": "text", "text": prompt.text}]}
-        self.agent.peer.ask("session/prompt", said, lambda answer: self._answered(session, prompt.name, answer))
+        self.agent.peer.send_request("session/prompt", said,
+                                     lambda answer: self._answered(session, prompt.name, answer))
 
     async def cancel(self, session: str) -> None:
         assert self.agent
