@@ -84,7 +84,7 @@ def _wire(arguments: argparse.Namespace) -> Iterator[Target]:
     from ...client import ClientError
 
     urls, token = [url.rstrip("/") for url in (arguments.url, *arguments.others)], token_of(arguments)
-    names_seqs = min(asyncio.run(look(url, token)) for url in urls)
+    identifies_by_seq = min(asyncio.run(look(url, token)) for url in urls)
     if arguments.grace is not None and len(urls) > 1:
         raise UsageError(f"--grace {arguments.grace:g}: does not apply to a cluster, whose nodes close a workspace "
                          "only on request; omit it")
@@ -101,8 +101,8 @@ def _wire(arguments: argparse.Namespace) -> Iterator[Target]:
     with _workspace(urls, arguments.workspace) as workspace:
         asyncio.run(look_together(urls, token, workspace))
         offered = asyncio.run(look_for_calls(urls, token, workspace))
-        yield Target(", ".join(urls), lambda: kind(*urls, token=token, workspace=workspace, names_seqs=names_seqs,
-                                                   grace=arguments.grace, offered=offered), True,
+        yield Target(", ".join(urls), lambda: kind(*urls, token=token, workspace=workspace, grace=arguments.grace,
+                                                   offered=offered, identifies_by_seq=identifies_by_seq), True,
                      " ".join([*map(shlex.quote, urls), *hidden, *map(shlex.quote, given)]), (ClientError,))
 
 
