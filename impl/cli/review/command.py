@@ -11,7 +11,7 @@ from cancelmark.model.protocol import Behaviour, Protocol
 from cancelmark.model.revisions.flaws import FLAWS
 from cancelmark.model.revisions.matrix import JUDGED
 
-from ..protocols import add_protocol, known_protocols, protocol_named, refuse_model_only, sound
+from ..protocols import add_protocol, errors_as_usage, known_protocols, protocol_named, refuse_model_only
 from ..terminal import output, plain_table
 from ..text import print_json
 from . import protocol as own_review
@@ -81,7 +81,7 @@ def review_own(protocol: Behaviour, arguments: argparse.Namespace) -> int:
         raise UsageError(f"--protocol {protocol.name}: not supported; cancelmark review without --protocol covers "
                          "every revision")
     refuse_model_only(protocol, "review")
-    with sound(protocol):
+    with errors_as_usage(protocol):
         found = own_review.search(protocol)
         write(arguments.output, own_review.page(found))
     problems = found.problems
