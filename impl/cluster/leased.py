@@ -184,8 +184,9 @@ class Leased:
             return
         await box.lock()
         try:
-            known = box.owned and snapshot.version == box.version and snapshot.epoch == box.epoch and snapshot.owned
-            if not (known or box.stuck or snapshot.version < box.version):
+            is_current = (box.owned and snapshot.owned
+                          and (snapshot.version, snapshot.epoch) == (box.version, box.epoch))
+            if not (is_current or box.stuck or snapshot.version < box.version):
                 await box.load(snapshot)
         except StoreError:
             raise
@@ -229,11 +230,11 @@ class Leased:
 
     async def _recover(self, box: Outbox, snapshot: Snapshot) -> None:
         """Take the session over from an owner that is dead or gives it up: what was active ends with an error."""
-        fenced, stored = box.owned, False
+        giving_up, stored = box.owned, False
         try:
             await self.turns.adopt(box, box.session.live)
-            stored = await box.commit_first(Recover(), "" if fenced else "recover", lambda: (
-                "idle" if not self.needs_owner(box) else "handover" if fenced else ""))
+            stored = await box.commit_first(Recover(), "" if giving_up else "recover", lambda: (
+                "idle" if not self.needs_owner(box) else "handover" if giving_up else ""))
         finally:
             if stored:
                 self.recovered += 1

@@ -58,10 +58,10 @@ def name_node(id: UUID | None, url: str | None) -> str:
 
 
 class Mirror:
-    """Shows one workspace at one node. `add` registers a session, and returns whether it is new."""
+    """Shows one workspace at one node. `register_session` returns whether the session is new."""
 
-    def __init__(self, store: PostgresStore, broker: Broker, add: Callable[[SessionRecord], bool]) -> None:
-        self._store, self._broker, self._add = store, broker, add
+    def __init__(self, store: PostgresStore, broker: Broker, register_session: Callable[[SessionRecord], bool]) -> None:
+        self._store, self._broker, self._register_session = store, broker, register_session
         self._since: datetime | None = None  # on the database's clock
         self._versions: dict[str, int] = {}
         self._held: dict[str, bool] = {}
@@ -109,7 +109,7 @@ class Mirror:
 
     def _show_session(self, session: SessionRecord, held: bool) -> None:
         told = {"id": session.id, "title": session.title, "created_at": session.created_at}
-        if self._add(session):
+        if self._register_session(session):
             self._broker.publish(Update(session.id, SESSION, told))
         if self._held.setdefault(session.id, held) is not held:
             self._held[session.id] = held

@@ -90,8 +90,8 @@ class SharedWorkspaces(Workspaces):
                  wake_ups: str | None = "", **options: Any) -> None:
         super().__init__(model, None, **options)
         self.database = Database(database) if isinstance(database, str) else database
-        direct = self.database.address if wake_ups == "" else wake_ups
-        self.node = Node(self.database, url, lease, self._look, self._look_at_own, self._die, direct)
+        listen_address = self.database.address if wake_ups == "" else wake_ups
+        self.node = Node(self.database, url, lease, self._look, self._look_at_own, self._die, listen_address)
         self._over = False
 
     async def start(self) -> None:
@@ -239,7 +239,7 @@ class SharedWorkspaces(Workspaces):
 
     async def _look(self, work: list[Work]) -> None:
         """Reconcile the sessions that this node owns or may claim, and learn how far the logs have come."""
-        await self._hear_of_events()
+        await self._update_log_positions()
         for one in work:
             try:
                 await self._look_at(one)
@@ -276,7 +276,7 @@ class SharedWorkspaces(Workspaces):
         workspace = self._open.get(workspace_id)
         return isinstance(workspace, SharedWorkspace) and await workspace.leased.reconcile_own(session_id)
 
-    async def _hear_of_events(self) -> None:
+    async def _update_log_positions(self) -> None:
         shared = [workspace for workspace in self if isinstance(workspace, SharedWorkspace)]
         if not shared:
             return
