@@ -34,14 +34,14 @@ class Intent:
         raise NotImplementedError
 
 
-class Nothing(Intent):
+class Barrier(Intent):
     """A barrier: it is answered when everything submitted before it is."""
 
     def apply(self, box: "Outbox") -> Decision:
         return Decision()
 
 
-NOTHING = Nothing()
+NOTHING = Barrier()
 
 
 class Entry:

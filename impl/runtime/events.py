@@ -108,8 +108,8 @@ class Broker:
     def raise_floor(self, wanted: int) -> int:
         """Raise the floor to that event, or as far as subscribers allow, and return it. Events up to the floor may be
         deleted."""
-        held = (subscription.needed for held in (self._subscriptions, self._paused) for subscription in held)
-        self.floor = max(self.floor, min(wanted, self.latest - 1, *held))
+        needed = (subscription.needed for group in (self._subscriptions, self._paused) for subscription in group)
+        self.floor = max(self.floor, min(wanted, self.latest - 1, *needed))
         return self.floor
 
     def subscribe(self, after: int | None = None, session: str | None = None) -> "Subscription":
