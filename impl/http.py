@@ -36,7 +36,7 @@ COMPRESSED = "the answer is compressed in an unsupported or corrupt way"
 PORTS = {"http": 80, "https": 443}
 
 
-class Line(asyncio.Protocol):
+class Connection(asyncio.Protocol):
     """One connection."""
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ class Line(asyncio.Protocol):
 class Answer:
     """The response to a request: its head, and its body in pieces. Close it, at its end or before."""
 
-    def __init__(self, endpoint: "Endpoint", line: Line, status: int, headers: Mapping[str, str]) -> None:
+    def __init__(self, endpoint: "Endpoint", line: Connection, status: int, headers: Mapping[str, str]) -> None:
         self.status, self.headers = status, headers
         self._endpoint, self._line = endpoint, line
         self._complete = False
@@ -171,12 +171,12 @@ class Endpoint:
         self._headers = [(b"host", netloc.encode()), (b"accept-encoding", b"identity"),
                          *((name.encode(), value.encode()) for name, value in headers.items())]
         self._context: ssl.SSLContext | None = None
-        self._idle: dict[Line, asyncio.TimerHandle] = {}
-        self._busy: set[Line] = set()
+        self._idle: dict[Connection, asyncio.TimerHandle] = {}
+        self._busy: set[Connection] = set()
         self._open = True
 
     async def warm(self, n: int) -> None:
-        """Open connections until so many are idle."""
+        """Open connections until `n` are idle."""
         while len(self._idle) < n:
             self._put_aside(await self._connect_in_time())
 
@@ -186,7 +186,7 @@ class Endpoint:
         self._busy.discard(line)
         line.transport.close()
 
-    async def _send(self, method: str, path: str, body: bytes) -> Line:
+    async def _send(self, method: str, path: str, body: bytes) -> Connection:
         head = h11.Request(method=method, target=self._prefix + (self._target + path or "/"), headers=[
             *self._headers, (b"content-length", b"%d" % len(body))])
         line = self._take_idle() or await self._connect_in_time()
@@ -209,7 +209,7 @@ class Endpoint:
         return Answer(self, line, event.status_code, {
             name.decode("latin-1"): value.decode("latin-1") for name, value in event.headers})
 
-    def _take_idle(self) -> Line | None:
+    def _take_idle(self) -> Connection | None:
         """An idle connection that the server has not closed, or None."""
         while self._idle:
             line, timer = self._idle.popitem()
@@ -219,7 +219,7 @@ class Endpoint:
             line.transport.abort()
         return None
 
-    async def _connect_in_time(self) -> Line:
+    async def _connect_in_time(self) -> Connection:
         try:
             async with asyncio.timeout(self.timeout):
                 return await self._connect()
@@ -228,17 +228,17 @@ class Endpoint:
         except (OSError, ssl.SSLError, Trouble):
             raise Unreachable("could not connect") from None
 
-    async def _connect(self) -> Line:
+    async def _connect(self) -> Connection:
         loop = asyncio.get_running_loop()
         if self._tls and self._context is None:
             self._context = await asyncio.to_thread(ssl.create_default_context)
         if self._unix:
-            _, line = await loop.create_unix_connection(Line, self._unix)
+            _, line = await loop.create_unix_connection(Connection, self._unix)
             return line
         if self._proxy is None:
-            _, line = await loop.create_connection(Line, self._host, self._port, ssl=self._context)
+            _, line = await loop.create_connection(Connection, self._host, self._port, ssl=self._context)
             return line
-        _, line = await loop.create_connection(Line, str(self._proxy.hostname), self._proxy.port or PORTS["http"])
+        _, line = await loop.create_connection(Connection, str(self._proxy.hostname), self._proxy.port or PORTS["http"])
         if self._context is None:
             return line
         try:
@@ -251,7 +251,7 @@ class Endpoint:
         line.transport = transport
         return line
 
-    async def _tunnel(self, line: Line, proxy: SplitResult) -> None:
+    async def _tunnel(self, line: Connection, proxy: SplitResult) -> None:
         """Ask the proxy for a tunnel."""
         through = f"{self._host}:{self._port}"
         headers = {"host": through, **_authorize_proxy(proxy)}
@@ -262,7 +262,7 @@ class Endpoint:
             raise Unreachable
         line.http = h11.Connection(h11.CLIENT)
 
-    def take_back(self, line: Line, complete: bool) -> None:
+    def take_back(self, line: Connection, complete: bool) -> None:
         """Keep the connection for another request if its response is complete; otherwise abort it."""
         if line not in self._busy:
             return
@@ -274,10 +274,10 @@ class Endpoint:
                 return
         line.transport.abort()
 
-    def _put_aside(self, line: Line) -> None:
+    def _put_aside(self, line: Connection) -> None:
         self._idle[line] = asyncio.get_running_loop().call_later(self._keep or IDLE, self._drop, line)
 
-    def _drop(self, line: Line) -> None:
+    def _drop(self, line: Connection) -> None:
         self._idle.pop(line, None)
         line.transport.abort()
 

@@ -71,7 +71,7 @@ EXAMPLES = (
         {"A": _END_TURN, "B": _END_TURN, "C": _FOLDED}),
     Example(
         "requeue", "A turn that resumes after compaction", "R10",
-        "A was accepted first and entered last. B is requeued in seq order, so A runs first; B has not finished yet.",
+        "A was accepted first and entered last. B is requeued behind A: A runs next, and B continues afterwards.",
         ("accept(A, run id)", "accept(B, run id)", "enter(B)", "enter(A)", "requeue(B)", "finish(A, end_turn)",
          "finish(B, end_turn)"),
         {"A": _END_TURN, "B": _END_TURN}),

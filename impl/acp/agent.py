@@ -7,8 +7,8 @@
 | `session/prompt` | send a prompt with a run id; its terminal event is the response |
 | `session/cancel` | cancel every prompt that the session has accepted so far |
 
-**Order.** The requests of an editor on a session are forwarded one at a time, in order: a cancel after the prompts
-before it are accepted, and the next prompt after the cancel has taken effect.
+**Order.** The requests of an editor on a session are forwarded one at a time, in order. A cancel is forwarded once the
+prompts before it are accepted, and a prompt once the cancels before it have taken effect.
 
 **Extensions** are in `_meta`, under `cancelmark`: the response to a prompt has its `runId` and its `outcome`. When a
 prompt changes its state (queued, active, done), a `session_info_update` reports the prompt and its state. Several
@@ -54,7 +54,7 @@ class Session:
 
     id: str
     workspace: str
-    asked: "asyncio.Queue[Callable[[], Awaitable[None]]]" = field(default_factory=asyncio.Queue)
+    outgoing: "asyncio.Queue[Callable[[], Awaitable[None]]]" = field(default_factory=asyncio.Queue)
     """The calls to forward to the server, in order."""
 
 
@@ -96,15 +96,15 @@ class AcpAgent:
                 if session is None:
                     self.peer.refuse(call, NO_SESSION, "no such session; open it with session/new or session/load")
                 elif call.method == "session/prompt":
-                    session.asked.put_nowait(lambda: self._send(session, call))
+                    session.outgoing.put_nowait(lambda: self._send(session, call))
                 else:
-                    session.asked.put_nowait(lambda: self.client.cancel(session.workspace, session.id))
+                    session.outgoing.put_nowait(lambda: self.client.cancel(session.workspace, session.id))
             case "initialize":
                 agent = {"name": "cancelmark", "title": "Cancelmark", "version": version("cancelmark")}
                 self.peer.reply(call, {"protocolVersion": 1, "agentCapabilities": CAPABILITIES, "agentInfo": agent,
                                        "authMethods": []})
             case "session/new" | "session/load" | "session/resume" | "session/list":
-                self._go_on_with(self._open(call))
+                self._spawn(self._open(call))
             case "authenticate":
                 self.peer.reply(call, {})
             case _:
@@ -116,7 +116,7 @@ class AcpAgent:
                 case "session/new":
                     workspace = await self._watch(call)
                     made = await self.client.create_session(workspace, "")
-                    self._take_up(made.id, workspace)
+                    self._register_session(made.id, workspace)
                     self.peer.reply(call, {"sessionId": made.id})
                 case "session/list":
                     self.peer.reply(call, {"sessions": await self._list(call)})
@@ -126,7 +126,7 @@ class AcpAgent:
                     if call.method == "session/load":
                         for message in await self.client.messages(workspace, id):
                             self._show(id, message.role, message.id, message.text)
-                    self._take_up(id, workspace)
+                    self._register_session(id, workspace)
                     self.peer.reply(call, None if call.method == "session/load" else {})
         except Exception as error:
             self._refuse(call, error)
@@ -137,10 +137,10 @@ class AcpAgent:
             log.error("a request failed", extra={"call": call.method}, exc_info=error)
         self.peer.refuse(call, error.code if isinstance(error, RequestError) else INTERNAL, str(error))
 
-    def _take_up(self, id: str, workspace: str) -> None:
+    def _register_session(self, id: str, workspace: str) -> None:
         if id not in self.sessions:
             session = self.sessions[id] = Session(id, workspace)
-            self._go_on_with(self._ask_in_order(session))
+            self._spawn(self._ask_in_order(session))
 
     async def _find(self, workspace: str, id: str) -> str:
         try:
@@ -165,12 +165,12 @@ class AcpAgent:
                 await self.client.init_agent(workspace.id)
                 events = await self._stack.enter_async_context(Events(self.client, workspace.id))
                 self._watched[workspace.id] = events
-                self._go_on_with(self._read(events))
+                self._spawn(self._read(events))
         return workspace.id
 
     async def _ask_in_order(self, session: Session) -> None:
         while True:
-            ask = await session.asked.get()
+            ask = await session.outgoing.get()
             with suppress(ClientError):  # a cancel has no response; a prompt has already had its error response
                 await ask()
 
@@ -184,7 +184,7 @@ class AcpAgent:
             if self._running.pop(run_id, None):
                 self._refuse(call, error)
 
-    def _go_on_with(self, work: Awaitable[None]) -> None:
+    def _spawn(self, work: Awaitable[None]) -> None:
         async def guarded() -> None:
             try:
                 await work
@@ -200,7 +200,7 @@ class AcpAgent:
 
     async def _read(self, events: Events) -> None:
         async for notice in events:
-            self._tell(notice)
+            self._on_notice(notice)
             if notice.type == "gap":
                 await self._catch_up(events)
 
@@ -222,7 +222,7 @@ class AcpAgent:
                     raise
                 await asyncio.sleep(events.patience.delay(attempt, error))
 
-    def _tell(self, notice: Notice) -> None:
+    def _on_notice(self, notice: Notice) -> None:
         match notice.payload:
             case Message(session_id=id) as message if id in self.sessions:
                 self._tell_message(message)

@@ -45,7 +45,7 @@ class AnsweredError(Exception):
         self.code = code
 
 
-class Writes(Protocol):
+class LineSink(Protocol):
     """A sink for lines."""
 
     def write(self, data: bytes) -> None: ...
@@ -54,23 +54,23 @@ class Writes(Protocol):
 class Peer:
     """Writes without waiting; `listen` reads until the other side closes."""
 
-    def __init__(self, reader: StreamReader, writer: Writes) -> None:
+    def __init__(self, reader: StreamReader, writer: LineSink) -> None:
         self._reader, self._writer = reader, writer
         self._said = b""  # buffered output
-        self._asked: dict[int, Callable[[RpcResponse], None]] = {}
+        self._requests: dict[int, Callable[[RpcResponse], None]] = {}
 
     # --- writing
 
-    def ask(self, method: str, params: dict[str, Any], then: Callable[[RpcResponse], None]) -> None:
-        """Writes a request. `then` is called with each response; there should be one."""
-        id = len(self._asked) + 1
-        self._asked[id] = then
+    def send_request(self, method: str, params: dict[str, Any], then: Callable[[RpcResponse], None]) -> None:
+        """Writes a request. `then` is called with the response, and again if the other side wrongly responds twice."""
+        id = len(self._requests) + 1
+        self._requests[id] = then
         self._write({"id": id, "method": method, "params": params})
 
     async def call(self, method: str, params: dict[str, Any]) -> Any:
         """Writes a request and waits for its result. Raises `AnsweredError`."""
         answered: Future[RpcResponse] = get_running_loop().create_future()
-        self.ask(method, params, lambda answer: None if answered.done() else answered.set_result(answer))
+        self.send_request(method, params, lambda answer: None if answered.done() else answered.set_result(answer))
         return (await answered).value()
 
     def notify(self, method: str, params: dict[str, Any]) -> None:
@@ -124,18 +124,18 @@ class Peer:
                 return True
             case {"error": dict(error)}:
                 code = error.get("code")
-                answer = RpcResponse(error=_say(error), code=code if isinstance(code, int) else 0)
+                answer = RpcResponse(error=_error_text(error), code=code if isinstance(code, int) else 0)
             case {"result": result}:
                 answer = RpcResponse(result)
             case _:
                 return False
-        if isinstance(id, int) and (then := self._asked.get(id)):
+        if isinstance(id, int) and (then := self._requests.get(id)):
             then(answer)
         return True
 
 
-def _say(error: dict[str, Any]) -> str:
-    """The text of an error; some put the details into their data."""
+def _error_text(error: dict[str, Any]) -> str:
+    """The text of an error, with the details that some agents put into its `data`."""
     data = error.get("data")
     detail = data.get("details") or data.get("message") or "" if isinstance(data, dict) else data or ""
     return " ".join(str(part) for part in (error.get("message"), detail) if part)

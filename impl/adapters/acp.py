@@ -52,8 +52,8 @@ LAST_WORDS = 2.0  # seconds for the remaining prompts of a history to end
 
 
 class TurnsWithTools:
-    """Tells turns from requests for titles and summaries: once one request has offered tools, those that do are turns.
-    """
+    """Distinguishes turns from requests for titles and summaries: once any request has offered tools, only requests
+    with tools are turns."""
 
     def __init__(self) -> None:
         self.offered = False
@@ -103,7 +103,7 @@ class AcpAdapter(Adapter):
         assert self.agent
         self.names: dict[str, list[str]] = {}  # by session, the names of prompts without a response
         self.texts: dict[str, str] = {}  # by session, the text streamed since its last idle moment
-        self.crowded: set[str] = set()  # names of prompts that were sent while another one was live
+        self.sent_while_busy: set[str] = set()  # names of prompts that were sent while another one was live
         self.stopped: set[str] = set()  # names of prompts that were live at a cancel
         if not self.agent.running:
             await self.agent.stop()
@@ -149,12 +149,13 @@ class AcpAdapter(Adapter):
         assert self.agent
         names = self.names[session]
         if names:
-            self.crowded |= {prompt.name}
+            self.sent_while_busy |= {prompt.name}
         else:
             self.texts[session] = ""
         names.append(prompt.name)
         said = {"sessionId": session, "prompt": [{"type": "text", "text": prompt.text}]}
-        self.agent.peer.ask("session/prompt", said, lambda answer: self._answered(session, prompt.name, answer))
+        self.agent.peer.send_request("session/prompt", said,
+                                     lambda answer: self._answered(session, prompt.name, answer))
 
     async def cancel(self, session: str) -> None:
         assert self.agent
@@ -167,12 +168,12 @@ class AcpAdapter(Adapter):
             self.texts[session] += str(content.get("text") or "")
 
     def _answered(self, session: str, name: str, answer: RpcResponse) -> None:
-        alone = self.names[session] == [name] and name not in self.crowded
+        alone = self.names[session] == [name] and name not in self.sent_while_busy
         if name in self.names[session]:
             self.names[session].remove(name)
-        self.model.finish(name)  # an agent may repeat a canceled prompt in one message with the next one
+        self.model.finish(name)  # an agent may resend its text together with the next prompt's: then only that counts
         if answer.error is not None:
-            busy = name in self.crowded and (name not in self.stopped or BUSY.search(answer.error))
+            busy = name in self.sent_while_busy and (name not in self.stopped or BUSY.search(answer.error))
             self.tell(Declined(name, answer.error) if busy else Ended(name, "error", error=answer.error))
             return
         reason = str((answer.result or {}).get("stopReason"))

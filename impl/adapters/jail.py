@@ -4,7 +4,7 @@ The command can reach no other host. The only address that responds is 127.0.0.1
 inside the namespace and passes it to the parent process through the socket FD, and the parent serves it. If the system
 does not allow network namespaces, the command gets dead proxy settings instead, and the reason is sent through FD.
 
-This runs as a separate program that replaces itself by the command, and uses only the standard library.
+This runs as a separate program that replaces itself with the command (exec), and uses only the standard library.
 """
 
 import ctypes

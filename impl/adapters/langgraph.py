@@ -9,7 +9,7 @@
 | its terminal event | `GET …/runs/{id}/join` returns, or the thread's stream publishes `run_done` |
 | `end_turn`, `canceled`, `error` | the run's status is `success`, `interrupted`, or one of `error` and `timeout` |
 
-The caller chooses what happens to a second run by `multitask_strategy`: *enqueue* queues it, *reject* refuses it, and
+With `multitask_strategy` the caller chooses what happens to a second run: *enqueue* queues it, *reject* refuses it, and
 *interrupt* ends the first run, which then does not count as poisoned. All prompts of a judgement use the same strategy.
 With *reject* every prompt requires an idle thread; with *interrupt* every prompt stops the running one; the kit judges
 them accordingly. *rollback* deletes the first run. The guarantees do not cover that outcome, so it is not supported.

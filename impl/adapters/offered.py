@@ -27,11 +27,11 @@ def write_text() -> str:
     return f"cancelmark conform detects the supported calls ({uuid4()})"
 
 
-async def find_calls(server: str, token: str | None, place: str) -> frozenset[str]:
+async def find_calls(server: str, token: str | None, workspace_path: str) -> frozenset[str]:
     """The optional calls and the values of `if_busy` that the server supports, tried in a workspace at this path."""
     asking, run_id = Connections(server, token), f"cancelmark-{uuid4()}"
     async with Client(server, token=token) as client:
-        id = (await client.open_workspace(place)).id
+        id = (await client.open_workspace(workspace_path)).id
         await client.init_agent(id, interactive=False)
         session = (await client.create_session(id, "conformance")).id
 

@@ -64,14 +64,14 @@ class OpenWireAdapter(TableAdapter):
     outgrows = "error"
 
     def __init__(self, *servers: str, token: str | None = None, workspace: str = "/cancelmark-conform",
-                 names_seqs: bool = True, grace: float | None = None, offered: Collection[str] = ()) -> None:
-        """`names_seqs`: its events identify prompts without a run id, by seq. `grace`: see `Adapter`. `offered`: its
-        optional calls, from `find_calls`."""
+                 identifies_by_seq: bool = True, grace: float | None = None, offered: Collection[str] = ()) -> None:
+        """`identifies_by_seq`: a terminal event names a prompt that has no run id, by its seq. `grace`: see `Adapter`.
+        `offered`: the server's optional calls, from `find_calls`."""
         self.servers, self.token, self.place = servers, token, workspace
         self.server = ", ".join(servers)
         self.reached: list[NodeConnections] = []
         self.random = Random()
-        self.folds, self.grace = names_seqs, grace
+        self.folds, self.grace = identifies_by_seq, grace
         self.offered, self.if_busy = offered, frozenset({"reject", "interrupt"}.intersection(offered))
         self.after = ""
         self.names: dict[int, str] = {}  # of prompts, by seq; those with a run id only if it has optional calls

@@ -29,7 +29,7 @@ from cancelmark.model.protocol import Behaviour
 from cancelmark.model.trace import Trace, call_text
 
 from ..files import UsageError
-from .protocols import REMEDY, add_protocol, protocol_named, sound
+from .protocols import REMEDY, add_protocol, errors_as_usage, protocol_named
 from .text import print_json
 
 DEFAULT_BOUNDS = Bounds(3, cancels=2, clears=1, requeues=1, crashes=1, closes=1)
@@ -61,8 +61,8 @@ large enough to repay loading it. It can also apply reductions, which explore fe
 The output names the reductions in use, and the counts are those of the reduced search.
   finished      forget finished prompts
   symmetry      treat states that differ only in the order of sessions as one
-  commuting     take a step that commutes with all others at once; traces may be longer than the shortest (not for a
-                protocol with next or replace)
+  commuting     if a step commutes with all others, explore only that one; traces may be longer than the shortest (not
+                for a protocol with next or replace)
 
 The last line is  states=… edges=… depth=… seconds=… verdict=…  with one of the verdicts
   holds         every state was explored, every property holds, and every transition, outcome and action was reached
@@ -149,7 +149,7 @@ def run(arguments: argparse.Namespace) -> int:
               "pip install 'cancelmark[fast]'", file=sys.stderr)
     before = peak_memory()
     started, processor = time.perf_counter(), time.process_time()
-    with sound(protocol), watching(max_memory=arguments.max_memory) as watch:
+    with errors_as_usage(protocol), watching(max_memory=arguments.max_memory) as watch:
         result = engine.search(max_states, watch)
     cost = Cost(time.perf_counter() - started, time.process_time() - processor,
                 (peak_memory() - before) / result.states)

@@ -22,7 +22,7 @@ from cancelmark.views.traces.sequence import trace_mermaid
 from cancelmark.views.traces.text import trace_text
 
 from ..files import UsageError, write
-from .protocols import add_protocol, protocol_named, sound
+from .protocols import add_protocol, errors_as_usage, protocol_named
 from .width import columns
 
 DESCRIPTION = """\
@@ -95,7 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
             "dot": lambda protocol: graph(protocol).to_string(),
             "mermaid": mermaid,
         }
-        with sound(protocol):
+        with errors_as_usage(protocol):
             write_to(arguments.output, render(forms, what, arguments, lambda draw: draw(protocol)))
     else:
         raise UsageError(f"diagram {what}: no such diagram; choose lifecycle, session or trace")
@@ -129,7 +129,7 @@ def trace_of(arguments: argparse.Namespace) -> Trace:
         if not isinstance(protocol, Protocol):
             raise UsageError(f"--goal: not supported for {protocol.name}, a revision of the original; give the calls "
                              "of a trace")
-        with sound(protocol):
+        with errors_as_usage(protocol):
             met = explore_fully(protocol, GOAL_BOUNDS).met
         if arguments.goal not in met:
             raise UsageError(f"--goal {arguments.goal}: no such goal; choose one of {', '.join(sorted(met))}")
@@ -137,7 +137,7 @@ def trace_of(arguments: argparse.Namespace) -> Trace:
     if not 1 <= arguments.sessions <= 4:
         raise UsageError(f"--sessions {arguments.sessions}: must be from 1 to 4")
     try:
-        with sound(protocol):
+        with errors_as_usage(protocol):
             return replay(protocol, arguments.calls, arguments.sessions)
     except ValueError as error:
         raise UsageError(str(error)) from error

@@ -19,7 +19,7 @@ from cancelmark.views.traces.content import Scene, scenes
 from ..files import UsageError
 from .check import watching
 from .itf import load
-from .protocols import NAMES, WHICH, protocol_named, sound
+from .protocols import NAMES, WHICH, errors_as_usage, protocol_named
 from .terminal import output, plain_table
 from .text import print_json
 
@@ -100,9 +100,9 @@ class Protocols:
 
     def __init__(self, a: Behaviour, b: Behaviour) -> None:
         self.names = (a.name, b.name)
-        with sound(a), sound(b):
+        with errors_as_usage(a), errors_as_usage(b):
             self.compared: Comparison = compare(a, b)
-        with sound(a), sound(b), watching(f"searching {a.name} and {b.name}") as watch:
+        with errors_as_usage(a), errors_as_usage(b), watching(f"searching {a.name} and {b.name}") as watch:
             self.columns: tuple[Column, Column] = (column(a, watch), column(b, watch))
         here, there = ({flaw.name for flaw in FLAWS if name in flaw.revisions} for name in self.names)
         self.repaired = [flaw.name for flaw in FLAWS if flaw.name in here - there]

@@ -8,11 +8,11 @@ from multiprocessing import resource_tracker
 
 @contextmanager
 def interrupts_deferred() -> Iterator[None]:
-    """Start processes in this block: Ctrl-C reaches this process after it, and never the processes.
+    """Defers Ctrl-C in the `with` statement. Processes started in it never receive Ctrl-C; this process receives it
+    afterwards.
 
-    A terminal sends Ctrl-C to every process of a command. Only this one handles it, and ends the others: they inherit
-    the blocked signal. Without the block, a process that is interrupted before it has read what to do prints a
-    traceback."""
+    A terminal sends Ctrl-C to every process of a command. Only this process handles it, and ends the others, which
+    inherit the blocked signal. Otherwise a process that is interrupted while it starts prints a traceback."""
     resource_tracker.ensure_running()  # otherwise the first process starts it, which unblocks the signal
     unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:

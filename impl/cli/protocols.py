@@ -91,7 +91,7 @@ REMEDY = "Fix the action, its `subject`, or the transition table."
 
 
 @contextmanager
-def sound(protocol: Behaviour) -> Iterator[None]:
+def errors_as_usage(protocol: Behaviour) -> Iterator[None]:
     """Turns an error in a user-defined protocol into a `UsageError`: it is not a verdict."""
     try:
         yield

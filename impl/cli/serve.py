@@ -94,7 +94,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
                        help="poll interval for changes by other servers, if notifications fail (default: %(default)g)")
     nodes.add_argument("--wake-ups", metavar="URL",
                        help="where to LISTEN for notifications: the address of the database itself if --database "
-                            "points to a connection pooler, or none to only poll (default: --database)")
+                            "points to a connection pooler; the word none disables LISTEN, and the server only "
+                             "polls (default: --database)")
     limits = parser.add_argument_group("limits")
     limits.add_argument("--max-body", type=int, default=1_048_576, metavar="BYTES",
                         help="size of a request body (default: %(default)s)")
@@ -230,12 +231,12 @@ def listen(arguments: argparse.Namespace) -> "tuple[socket.socket, str, list[str
     return listener, f"http://{name}:{listener.getsockname()[1]}", hosts
 
 
-def make_workspaces(arguments: argparse.Namespace, model: "Model", directory: Path, url: str, most: int,
+def make_workspaces(arguments: argparse.Namespace, model: "Model", directory: Path, url: str, max_workspaces: int,
                     ) -> "Workspaces":
     """The workspaces, with the storage that the arguments select."""
     from ..runtime.workspace import Workspaces
 
-    options: dict[str, Any] = {"grace": arguments.grace, "queue": arguments.max_queue, "limit": most,
+    options: dict[str, Any] = {"grace": arguments.grace, "queue": arguments.max_queue, "limit": max_workspaces,
                                "retention": retention_of(arguments), "tools": tools_of(arguments)}
     if not arguments.database:
         return Workspaces(model, None if arguments.memory else directory, traces=arguments.trace, **options)
@@ -264,7 +265,7 @@ async def serve(arguments: argparse.Namespace) -> None:
     from ..server.serving import run_server, set_on_signal
     from ..server.site import Limits, Site
 
-    connections, most = plan_files(arguments.max_connections, arguments.max_workspaces)
+    connections, max_workspaces = plan_files(arguments.max_connections, arguments.max_workspaces)
     limits = Limits(body=arguments.max_body, prompt=arguments.max_prompt, connections=connections)
     token = token_in(arguments.token_file) if arguments.token_file else None
     directory = data_directory(arguments.data_dir)
@@ -272,17 +273,17 @@ async def serve(arguments: argparse.Namespace) -> None:
     listener, url, hosts = listen(arguments)
     running = Running(url, os.getpid(), str(arguments.unix.absolute()) if arguments.unix else None,
                       str(arguments.token_file.absolute()) if arguments.token_file else None, VERSION)
-    asked = asyncio.Event()
+    stop_requested = asyncio.Event()
     with listener:
-        workspaces = make_workspaces(arguments, model, directory, url, most)
+        workspaces = make_workspaces(arguments, model, directory, url, max_workspaces)
         app = application(Site(workspaces, limits), hosts=hosts, token=token)
         try:
             await start(workspaces)
             make_directory(directory, "--data-dir")
-            with set_on_signal(asked):
+            with set_on_signal(stop_requested):
                 async with run_server(app, listener, limits.connections):
                     say_where(directory, running, bool(arguments.memory or arguments.database))
-                    await asked.wait()
+                    await stop_requested.wait()
                     await workspaces.close(arguments.drain)
         finally:
             withdraw(directory)
@@ -292,11 +293,11 @@ async def serve(arguments: argparse.Namespace) -> None:
                 arguments.unix.unlink(missing_ok=True)
 
 
-def say_where(directory: Path, running: Running, memory: bool) -> None:
+def say_where(directory: Path, running: Running, is_unlocked: bool) -> None:
     """Announces the server's address to clients and prints it. A server that does not use the data directory has not
     locked it, so it does not overwrite another server's announcement there."""
     where = f"unix:{running.unix}" if running.unix else running.url
-    other = find(directory) if memory else None
+    other = find(directory) if is_unlocked else None
     if other is None:
         announce(directory, running)
     else:

@@ -182,7 +182,7 @@ class Client:
         return await self._get(tuple[Prompt, ...], of_session(workspace, session, "prompts"))
 
     async def prompt(self, workspace: str, session: str, run_id: str) -> Prompt | None:
-        """The prompt with this run id, or None if the server does not know it. The text may no longer be kept."""
+        """The prompt with this run id, or None if the server does not know it. Its text is empty if it is deleted."""
         url = of_session(workspace, session, "prompts")
         found = await self._get(tuple[Prompt, ...], f"{url}?{urlencode({'run_id': run_id}, errors='surrogatepass')}")
         return next((prompt for prompt in found if prompt.run_id == run_id), None)  # some servers ignore the query

@@ -26,7 +26,8 @@ class Refusal(ClientError):
         super().__init__(f"the server refused ({status} {phrase})" + (f": {message}" if message else ""))
         self.status, self.message, self.retry_after = status, message, retry_after
         self.told = told or Problem(message)
-        """The whole response: for a late call the state of the prompt, or that the session is busy."""
+        """The body of the response. For a late call it has the state of the prompt; if the session is busy, it says
+        so."""
 
     @property
     def passes(self) -> bool:

@@ -145,5 +145,5 @@ def _payload(type: str, payload: Json) -> Payload:
         return read_end(payload)
     try:
         return read(PAYLOADS[type], payload)
-    except (KeyError, BadAnswer):  # an unknown type, or an update, which may be skipped
+    except (KeyError, BadAnswer):  # an unknown type, or a malformed update: pass on the raw payload
         return payload

@@ -39,13 +39,13 @@ async def post(events: Events, session: str, prompt: str, run_id: str, attachmen
                 doubt = error
             final = isinstance(error, Refusal) and not (doubt and error.passes)
             late = deadline is not None and deadline < 0
-            if final or late or (doubt and not await _tells_places(events)):
+            if final or late or (doubt and not await _sends_event_ids(events)):
                 raise doubt or error from None
             attempt += 1
             await asyncio.sleep(waiting)
 
 
-async def _tells_places(events: Events) -> bool:
+async def _sends_event_ids(events: Events) -> bool:
     """Whether the server sends event ids. It sends the first at the start of a stream."""
     with suppress(TimeoutError):
         async with asyncio.timeout(GRACE):
@@ -135,7 +135,7 @@ class RunStream:
                     idle = 0
                 continue
             notice, self._next, idle = self._next.result(), None, 0
-            if self._claim(notice):
+            if self._is_ours(notice):
                 self._perhaps_over = False
                 yield notice
 
@@ -170,7 +170,7 @@ class RunStream:
             await asyncio.wait((self._next,))
             self._next = None
 
-    def _claim(self, notice: Notice) -> bool:
+    def _is_ours(self, notice: Notice) -> bool:
         match notice.payload:
             case RunComplete(run_id=self.run_id) as end:
                 failed = end.outcome == Outcome.ERROR.value

@@ -50,9 +50,9 @@ class Patience:
 class Events:
     """The events of a workspace from the moment of subscription, as an async iterator for one reader.
 
-    Entering raises the errors of a call. After that, the iterator survives broken connections and server restarts. It
-    raises only if retrying is pointless: the server refuses permanently, does not follow the protocol, or
-    `patience.total` has passed. Canceling the reader loses no events.
+    Entering connects, and raises what the calls of `Client` raise. After that, the iterator survives broken connections
+    and server restarts. It raises only if retrying is pointless: the server refuses permanently, does not follow the
+    protocol, or `patience.total` has passed. Canceling the reader loses no events.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Ownership for a store that several servers share: one of them at a time owns a session, while it has work.
+"""Ownership for a store that several servers share: at most one at a time owns a session, while the session has work.
 
 **Level-triggered.** Whichever node has written to a session, its owner loads the session and reconciles what runs with
 what is stored: an accepted prompt enters, an active one runs, a covered one stops. A notification only makes this
@@ -68,7 +68,7 @@ class Leased:
         except ClosingSession as error:
             raise Closing("the workspace is closing; open it again") from error
 
-    # --- questions of an outbox
+    # --- questions from an outbox
 
     def refuse(self) -> Closing:
         return Leaving() if self.draining else Closing("the workspace is closing; open it again")
@@ -82,7 +82,7 @@ class Leased:
         return mine and not self.draining
 
     def may_start(self) -> bool:
-        return not self.draining  # a prompt that is active then has not started; the next owner starts it
+        return not self.draining  # the next owner starts the turn of a prompt that becomes active now
 
     def needs_owner(self, box: Outbox) -> bool:
         """Whether the session has work: a prompt that runs, is still to enter, or is next."""
@@ -123,7 +123,7 @@ class Leased:
         box = known or await self._load_box(session_id)
         if box.stuck:
             raise box.stuck
-        if known and not box.working:  # else the commit in flight finds out
+        if known and not box.working:  # otherwise the commit in flight will detect a newer version
             await self._reconcile(box, await self._load(session_id))
         return self.home.boxes.get(session_id) or await self.reach(session_id)
 
@@ -168,8 +168,8 @@ class Leased:
         return snapshot
 
     async def _load_box(self, session_id: str) -> Outbox:
-        """The outbox of a session that this node does not know yet. Concurrent loaders share the first outbox: a turn
-        that is asked to stop in one could not end in another."""
+        """The outbox of a session that this node does not know yet. Concurrent loaders share the first outbox: with
+        two, a turn that one asks to stop could not end in the other."""
         snapshot = await self._load(session_id)
         if known := self.home.boxes.get(session_id):
             return known
@@ -184,8 +184,9 @@ class Leased:
             return
         await box.lock()
         try:
-            known = box.owned and snapshot.version == box.version and snapshot.epoch == box.epoch and snapshot.owned
-            if not (known or box.stuck or snapshot.version < box.version):
+            is_current = (box.owned and snapshot.owned
+                          and (snapshot.version, snapshot.epoch) == (box.version, box.epoch))
+            if not (is_current or box.stuck or snapshot.version < box.version):
                 await box.load(snapshot)
         except StoreError:
             raise
@@ -217,8 +218,8 @@ class Leased:
             box.unlock()
 
     async def _adopt(self, box: Outbox) -> None:
-        """Claim an unowned session: what is active in it has not started. If another node has done its work meanwhile,
-        release it in the same commit."""
+        """Claim an unowned session. Its active prompt, if any, has no turn yet. If another node has done the session's
+        work meanwhile, release the session in the same commit."""
         release = "" if self.needs_owner(box) else "idle"
         answer = await self.home.writer.begin(box.session.id, box.version, [], None, "adopt", release).answer
         if isinstance(answer, Committed):
@@ -229,11 +230,11 @@ class Leased:
 
     async def _recover(self, box: Outbox, snapshot: Snapshot) -> None:
         """Take the session over from an owner that is dead or gives it up: what was active ends with an error."""
-        fenced, stored = box.owned, False
+        giving_up, stored = box.owned, False
         try:
             await self.turns.adopt(box, box.session.live)
-            stored = await box.commit_first(Recover(), "" if fenced else "recover", lambda: (
-                "idle" if not self.needs_owner(box) else "handover" if fenced else ""))
+            stored = await box.commit_first(Recover(), "" if giving_up else "recover", lambda: (
+                "idle" if not self.needs_owner(box) else "handover" if giving_up else ""))
         finally:
             if stored:
                 self.recovered += 1

@@ -1,9 +1,9 @@
 """Shows subscribers at this node what other nodes do in a workspace: the states of prompts, saved messages, and
 sessions that were taken over from a dead node.
 
-Ends come from the log, at every node alike. Everything else is an update, which may be missed (`runtime.events`). This
-node makes the updates of other nodes from what they have written, each time it polls. It shows a message only before it
-has published the end of the message's prompt; after that, clients can read the message.
+Every node publishes terminal events from the log. Everything else is an update, which may be missed (`runtime.events`).
+At each poll, this node derives the updates for what other nodes do from the tables that they have written. It shows a
+message only before it has published the end of the message's prompt; after that, clients can read the message.
 """
 
 from collections import OrderedDict
@@ -23,8 +23,10 @@ from ..runtime.run import STATE
 from ..store import MessageRecord, PromptRecord, SessionRecord
 from ..store.postgres import PostgresStore
 
-OVERLAP = "2 seconds"  # of two polls: a step is dated before its commit, and subscribers come before a poll
-FINISHED, LAST = 8, 12  # done prompts, and messages, read of a changed session
+# Each poll looks back this far: the time of a step precedes its commit, and the first poll must cover the time since
+# the first subscriber came.
+OVERLAP = "2 seconds"
+FINISHED, LAST = 8, 12  # how many done prompts and how many messages to read per changed session
 REMEMBERED = 4096  # updates kept to avoid repeating them
 
 BEGIN = f"SELECT clock_timestamp() - interval '{OVERLAP}'"
@@ -56,10 +58,10 @@ def name_node(id: UUID | None, url: str | None) -> str:
 
 
 class Mirror:
-    """Shows one workspace at one node. `add` registers a session, and returns whether it is new."""
+    """Shows one workspace at one node. `register_session` returns whether the session is new."""
 
-    def __init__(self, store: PostgresStore, broker: Broker, add: Callable[[SessionRecord], bool]) -> None:
-        self._store, self._broker, self._add = store, broker, add
+    def __init__(self, store: PostgresStore, broker: Broker, register_session: Callable[[SessionRecord], bool]) -> None:
+        self._store, self._broker, self._register_session = store, broker, register_session
         self._since: datetime | None = None  # on the database's clock
         self._versions: dict[str, int] = {}
         self._held: dict[str, bool] = {}
@@ -107,7 +109,7 @@ class Mirror:
 
     def _show_session(self, session: SessionRecord, held: bool) -> None:
         told = {"id": session.id, "title": session.title, "created_at": session.created_at}
-        if self._add(session):
+        if self._register_session(session):
             self._broker.publish(Update(session.id, SESSION, told))
         if self._held.setdefault(session.id, held) is not held:
             self._held[session.id] = held

@@ -1,7 +1,7 @@
 """Moves a workspace from a file into a database: sessions, messages, prompts, and the log with all its offsets.
 
-The move holds the file's lock and is one transaction, so a failed move has changed nothing. What was not done in the
-file is given to a dead node: the first node that polls recovers it, as a restart would.
+The move holds the file's lock and is one transaction, so a failed move has changed nothing. Sessions with unfinished
+prompts are stored as owned by a dead node: the first node that polls recovers them, as a restart would.
 """
 
 import sqlite3

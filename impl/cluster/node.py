@@ -1,4 +1,4 @@
-"""One life of one server in a cluster: it sends heartbeats, declares silent nodes dead, and polls for work.
+"""This server as a node of a cluster: it sends heartbeats, declares silent nodes dead, and polls for work.
 
 **The lease belongs to the process.** The event loop that runs the turns also sends the heartbeat, so a hanging loop
 misses its heartbeats. Death is one-way: a node that finds itself declared dead abandons its turns and continues under a
@@ -9,7 +9,7 @@ of the next, the next one uses a connection of its own.
 **Polling is enough.** A notification (LISTEN on a connection of its own, if the database can be reached directly) only
 makes a node poll sooner. It is sent after a commit, for all changes that have gathered, and never inside a step: NOTIFY
 holds a lock of the whole instance until the commit. It names its sender, which ignores it, and the changed sessions:
-the owner of a session reconciles it before it polls. If the sessions do not fit into one notification, every node polls
+an owner reconciles these before its next poll. If the sessions do not fit into one notification, every node polls
 for everything.
 """
 
@@ -82,21 +82,22 @@ class Node:
     """This server among the others.
 
     - `look` is awaited with the work that a poll has found.
-    - `look_at` is awaited with a workspace and a session that another node has written to, and returns whether that
-      settles it.
+    - `look_at` is awaited with a workspace and a session that another node has written to. It returns False if a
+      poll is still needed.
     - `die` is called when this node was declared dead.
+    - `listen_address` is where it listens for notifications; without one it only polls.
     """
 
     def __init__(self, database: Database, url: str, lease: Lease, look: Callable[[list[Work]], Awaitable[None]],
-                 look_at: Callable[[str, str], Awaitable[bool]], die: Callable[[], None], direct: str | None = None,
-                 ) -> None:
+                 look_at: Callable[[str, str], Awaitable[bool]], die: Callable[[], None],
+                 listen_address: str | None = None) -> None:
         self.database, self.url, self.lease = database, url, lease
         self.draining = False
         self.others = 0  # other nodes alive
         self.deaths = self.buried = 0
-        self.beaten = 0.0  # when the last answered heartbeat was sent, on the event loop's clock
-        self._look, self._look_at, self._die, self._direct = look, look_at, die, direct
-        self._awake, self._told = asyncio.Event(), asyncio.Event()
+        self.renewed_at = 0.0  # when the last answered heartbeat was sent, on the event loop's clock
+        self._look, self._look_at, self._die, self._listen_address = look, look_at, die, listen_address
+        self._awake, self._has_news = asyncio.Event(), asyncio.Event()
         self._news: set[tuple[str, str]] = set()  # workspaces and sessions to notify the others of
         self._tasks: list[asyncio.Task[None]] = []
         self._under_way: set[asyncio.Task[None]] = set()  # heartbeats, and reconciliations of sessions
@@ -114,13 +115,13 @@ class Node:
     @property
     def remaining(self) -> float:
         """Seconds until its lease expires."""
-        return self.beaten + self.lease.length - asyncio.get_running_loop().time()
+        return self.renewed_at + self.lease.length - asyncio.get_running_loop().time()
 
     async def start(self) -> None:
         await self._enroll(self.id)
         loops = [self._beat_for_ever, self._look_for_ever, self._tell_for_ever, self._prune_for_ever]
-        if self._direct:
-            loops.append(partial(self._listen_for_ever, self._direct))
+        if self._listen_address:
+            loops.append(partial(self._listen_for_ever, self._listen_address))
         self._tasks = [asyncio.ensure_future(self._keep_up(loop)) for loop in loops]
 
     async def _keep_up(self, loop: Callable[[], Awaitable[None]]) -> None:
@@ -147,7 +148,7 @@ class Node:
         """Notify the other nodes of the session, soon; without a session, of the whole workspace."""
         if self.others:
             self._news.add((workspace, session))
-            self._told.set()
+            self._has_news.set()
 
     async def _enroll(self, id: UUID) -> None:
         """Register under the id. This node uses the id only once the database knows it: an unknown owner could never be
@@ -156,7 +157,7 @@ class Node:
         await self.database.fetch(
             "INSERT INTO cancelmark.nodes VALUES (%s, %s, clock_timestamp(),"
             " clock_timestamp() + make_interval(secs => %s), false, false)", id, self.url, self.lease.length)
-        self.beaten, self.database.node = sent, id
+        self.renewed_at, self.database.node = sent, id
 
     async def _beat_for_ever(self) -> None:
         unanswered: set[asyncio.Task[None]] = set()
@@ -185,7 +186,7 @@ class Node:
             if id != self.id:
                 return
             if rows:
-                self.beaten, self.others = max(self.beaten, sent), rows[0][0] - 1
+                self.renewed_at, self.others = max(self.renewed_at, sent), rows[0][0] - 1
                 return
             log.error("this node was declared dead; continuing under a new id", extra={"node": str(self.id)})
             await self._enroll(uuid4())
@@ -221,8 +222,8 @@ class Node:
 
     async def _tell_for_ever(self) -> None:
         while True:
-            await self._told.wait()
-            self._told.clear()
+            await self._has_news.wait()
+            self._has_news.clear()
             news, self._news = sorted(self._news), set()
             said = json.dumps([str(self.id), *news])
             with suppress(StoreError):

@@ -73,8 +73,8 @@ class SharedWorkspace(Workspace):
         return super().wanted() or self.leased.is_working()
 
     async def close(self, deadline: float | None = None) -> None:
-        """Close the workspace. First publishes to the subscribers here what other nodes have ended: nothing else
-        would."""
+        """Close the workspace. First publishes to the subscribers here what other nodes have done, since no later poll
+        will."""
         with suppress(StoreError):
             await self.mirror.look()
             await self.hear()
@@ -90,8 +90,8 @@ class SharedWorkspaces(Workspaces):
                  wake_ups: str | None = "", **options: Any) -> None:
         super().__init__(model, None, **options)
         self.database = Database(database) if isinstance(database, str) else database
-        direct = self.database.address if wake_ups == "" else wake_ups
-        self.node = Node(self.database, url, lease, self._look, self._look_at_own, self._die, direct)
+        listen_address = self.database.address if wake_ups == "" else wake_ups
+        self.node = Node(self.database, url, lease, self._look, self._look_at_own, self._die, listen_address)
         self._over = False
 
     async def start(self) -> None:
@@ -203,7 +203,7 @@ class SharedWorkspaces(Workspaces):
                     "SELECT id FROM cancelmark.sessions WHERE workspace_id = %s AND live > 0 ORDER BY id", key):
                 await asyncio.gather(*(runtime.cancel(session) for (session,) in busy))
                 await asyncio.sleep(CLOSING)
-        except BaseException:  # a retry continues from there
+        except BaseException:  # the sessions stay marked as closing, and a retry goes on from that
             runtime.closing = self.closing
             raise
         async with self._lock(id):
@@ -240,7 +240,7 @@ class SharedWorkspaces(Workspaces):
 
     async def _look(self, work: list[Work]) -> None:
         """Reconcile the sessions that this node owns or may claim, and learn how far the logs have come."""
-        await self._hear_of_events()
+        await self._update_log_positions()
         for one in work:
             try:
                 await self._look_at(one)
@@ -277,7 +277,7 @@ class SharedWorkspaces(Workspaces):
         workspace = self._open.get(workspace_id)
         return isinstance(workspace, SharedWorkspace) and await workspace.leased.reconcile_own(session_id)
 
-    async def _hear_of_events(self) -> None:
+    async def _update_log_positions(self) -> None:
         shared = [workspace for workspace in self if isinstance(workspace, SharedWorkspace)]
         if not shared:
             return

@@ -1,4 +1,4 @@
-"""Removes secrets from texts of others: a server may quote a key or a password, verbatim or encoded."""
+"""Removes secrets from text that another program wrote: a server may quote a key or a password, verbatim or encoded."""
 
 import re
 from base64 import b64decode

@@ -66,7 +66,7 @@ class ConversationCache:
         """The conversation before the prompt's message, since the last summary."""
         known = self._known.pop(session_id, None)
         self._size -= known.size if known else 0
-        if known is None or not await known.go_on(read, prompt):
+        if known is None or not await known.extend(read, prompt):
             known = _Known(await _read_with_ids(read, prompt, READ))
         if known.last and known.size <= self._limit:
             self._known[session_id] = known
@@ -84,9 +84,9 @@ class _Known:
         self.size = sum(map(_measure, self.said))
         self.kept = EncodingCache()
 
-    async def go_on(self, read: Read, prompt: str) -> bool:
-        """Add the messages since. Returns False if the cache must be rebuilt: it does not connect, or there is a new
-        summary."""
+    async def extend(self, read: Read, prompt: str) -> bool:
+        """Add the messages since. Returns False if the cache must be rebuilt: its last message is no longer stored, or
+        there is a new summary."""
         found = await read(since=self.last, before=prompt)
         if not found or any(map(is_summary, found[1:])):
             return False

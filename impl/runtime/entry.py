@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 class Decision(NamedTuple):
-    """What an intent does to a session: the steps it took, the answer for its caller, and the call to publish. Both are
-    delivered once the steps, and everything submitted before, are stored."""
+    """What an intent does to a session: the steps it took, the answer for its caller, and the call to publish. The
+    answer and the call are delivered once the steps, and everything submitted before, are stored."""
 
     steps: Sequence[TakenStep] = ()
     answer: Any = None  # an exception is raised at the caller
@@ -34,14 +34,14 @@ class Intent:
         raise NotImplementedError
 
 
-class Nothing(Intent):
+class Barrier(Intent):
     """A barrier: it is answered when everything submitted before it is."""
 
     def apply(self, box: "Outbox") -> Decision:
         return Decision()
 
 
-NOTHING = Nothing()
+NOTHING = Barrier()
 
 
 class Entry:

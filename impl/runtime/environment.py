@@ -59,7 +59,7 @@ class Ownership(Protocol):
         """Whether this process may start turns."""
 
     def get_claims(self, box: "Outbox", batch: Sequence[Entry]) -> tuple[str, str]:
-        """The claim and the release to send with the commit."""
+        """The claim and the release to send with the commit, each empty for none (`store.steps`)."""
 
     def on_committed(self, box: "Outbox", answer: Committed) -> bool:
         """Take note of a stored commit. Returns whether this process has become the owner by it."""

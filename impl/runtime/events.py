@@ -35,7 +35,7 @@ from ..store import Event, Json, Store
 
 BUFFER = 256  # updates that may wait for one subscriber
 PAGE = 64  # events that are read from the log at a time
-GAP = "gap"  # the type of a notice that counts the events missing before the next
+GAP = "gap"  # the type of a notice of how many events before the next one were deleted
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +62,8 @@ class BrokerStatistics:
 
 
 class WeakBag(Generic[T]):
-    """A set of weak references: an object that is referenced nowhere else disappears. The broker asks for every piece
-    of an answer whether it is empty, and `WeakSet` takes several calls to tell."""
+    """A set of weak references: an object that is referenced nowhere else disappears. The broker checks on every
+    streamed piece of an answer whether it is empty, and `WeakSet` needs several calls for that."""
 
     def __init__(self) -> None:
         self.refs: dict[ref[T], None] = {}
@@ -108,8 +108,8 @@ class Broker:
     def raise_floor(self, wanted: int) -> int:
         """Raise the floor to that event, or as far as subscribers allow, and return it. Events up to the floor may be
         deleted."""
-        held = (subscription.needed for held in (self._subscriptions, self._paused) for subscription in held)
-        self.floor = max(self.floor, min(wanted, self.latest - 1, *held))
+        needed = (subscription.needed for group in (self._subscriptions, self._paused) for subscription in group)
+        self.floor = max(self.floor, min(wanted, self.latest - 1, *needed))
         return self.floor
 
     def subscribe(self, after: int | None = None, session: str | None = None) -> "Subscription":
@@ -141,7 +141,7 @@ class Broker:
         return not self.closed and bool(self._subscriptions.refs)
 
     def publish(self, update: Update) -> None:
-        """Pass on an update that belongs to no prompt. Never blocks."""
+        """Pass on an update. Those of a prompt go through its `Feed`, which stops at the prompt's end. Never blocks."""
         if not self.watched:
             return
         self._published += 1
@@ -265,7 +265,7 @@ class Subscription:
         return self._next()
 
     async def settle(self, seconds: float) -> None:
-        """Wait so many seconds to let updates gather, or until there is an event: events are not delayed."""
+        """Wait `seconds` so that updates can gather, but no longer than until there is an event."""
         if self._closed or self._broker.closed or self._read < self._broker.latest:
             return
         loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""The intents: accept a prompt, the calls of clients, and what turns and the server request.
+"""The intents: accepting a prompt, the calls of clients, and the requests of turns and of the server.
 
 A call on one prompt also defines the answer for a late caller, whose prompt is done. That prompt's record is final, so
 nothing has to be stored. `model/calls.py` has the table of all calls.
@@ -61,7 +61,8 @@ class Accept(Intent):
 
 
 def enter(session: Session, prompt: LivePrompt, action: str = "enter") -> list[TakenStep]:
-    """Let the prompt enter, or fail. A prompt that was canceled is settled at once, without another request."""
+    """Take the action: `enter`, or `fail` for a prompt that cannot start. One canceled on entry is settled at once.
+    """
     steps = [session.take(action, prompt)]
     if prompt.state is State.CANCELED_ON_ENTRY:
         steps.append(session.take("settle", prompt))
@@ -229,8 +230,8 @@ class CallIntent(Intent):
 class Cancel(CallIntent):
     """Cancels everything that was accepted before it.
 
-    Re-applied, it also reaches what other servers have accepted meanwhile, but no prompt accepted here since: its
-    caller may know of the former, and not of the latter.
+    When re-applied, it also covers prompts that other servers accepted meanwhile, because its caller may already have
+    seen them. It does not cover prompts accepted here since.
     """
 
     name = "cancel"
@@ -256,8 +257,8 @@ class Close(Cancel):
 
 
 class ClearQueue(CallIntent):
-    """Drops what is queued at the time it is stored. No client has its answer before that, so every client sees it
-    after those prompts."""
+    """Drops what is queued at the time it is stored. No client gets an answer earlier, so to every
+    client the call comes after those prompts."""
 
     name = "clear_queue"
 

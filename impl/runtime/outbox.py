@@ -245,8 +245,8 @@ class Outbox:
                 self._commit_now()
 
     def _answer_when_over(self) -> None:
-        """Answer the intents that change nothing, and fail the others: the runtime has closed, and nothing more is
-        stored."""
+        """Answer the leading intents that change nothing, and fail the rest: the runtime has closed, and nothing more
+        is stored."""
         for entry in self.entries[:]:
             if not entry.applied or any(
                     step or step.moved or step.changed or step.mark > self.mark or step.held is not self.held
@@ -260,9 +260,9 @@ class Outbox:
     def _stop_turn(self) -> bool:
         """Ask the running turn to stop, if a waiting intent wants that. Return whether this was the first request.
 
-        The turn's end is stored with the call or after it, so observers see no more of this than of a crash. A call
-        that is re-applied still reaches the same turn. The entry of an interrupt may not, so it asks only once it is
-        stored.
+        The turn's end is stored with the call or after it: if the call is never stored, this looks like a crash. A call
+        that is re-applied still reaches the same turn. But an interrupt that is re-applied as it enters may not reach
+        it, so it asks only once its entry is stored.
         """
         asked = {effect.seq for entry in self.entries for step in entry.steps for effect in step
                  if type(effect) is Stop}
@@ -287,7 +287,7 @@ class Outbox:
         return batch
 
     def _begin_commit(self) -> tuple[Commit, list[Entry]]:
-        """Start to make durable what has gathered."""
+        """Begin the commit of the gathered entries."""
         batch = self._next_batch()
         self.claim, self.release = self.home.ownership.get_claims(self, batch)
         commit, self._sent = self._send(batch), len(batch)
@@ -338,7 +338,7 @@ class Outbox:
                     self.home.spawn(self._commit_all(commit, batch), self)
                     return
                 self._settle(batch, answer)
-        except (Exception, asyncio.CancelledError) as error:  # no caller can have requested this cancel
+        except (Exception, asyncio.CancelledError) as error:  # nothing here suspends: no caller canceled it
             self.mark_stuck(error)
         self.stop_working()
 
@@ -421,8 +421,8 @@ class Outbox:
     def _refuse(self, batch: Iterable[Entry], error: StoreError, operations: Iterable[Operation] = ()) -> bool:
         """Fail the callers whose prompts the store did not accept, and return whether there were any.
 
-        If the store has refused one operation, only its prompt is refused. An earlier prompt of the same commit may
-        have the same run id, and that one stays.
+        If the store has refused one operation, only its prompt is refused. If two prompts of the commit have the same
+        run id, that is the later one.
         """
         accepting = [entry for entry in batch if entry.intent.accepts]
         if isinstance(error, ConstraintViolation):

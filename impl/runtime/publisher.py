@@ -31,8 +31,8 @@ class Publisher:
             self._broker.publish(Update(self._id, CALL, wire.to_json(call)))
 
     def publish_step(self, step: TakenStep, watched: bool, node: str) -> None:
-        """Publish the states of the prompts that the step has moved or changed, if the broker is `watched`. `node` runs
-        the active ones."""
+        """Publish the states of the prompts that the step has moved or changed, if the broker is `watched`. `node` is
+        the server that runs the active ones."""
         if watched and step.action == "accept" and step.prompt:
             self.publish_state(step.prompt, State.ACCEPTED)
         for prompt, traits, state in step.changed:

@@ -83,12 +83,12 @@ class Runtime(Environment):
 
     async def accept(self, session_id: str, text: str, run_id: str | None = None,
                      attachments: Sequence[Attachment] = (), mode: Feature | None = None) -> Handle:
-        """Accept a prompt: a text, or attachments, or both. When this returns, the prompt is journaled and its end will
-        come.
+        """Accept a prompt: a text, or attachments, or both. When this returns, the prompt is journaled and
+        certain to end, even after a crash.
 
-        Raises `Refusal` or `StoreError` if nothing is accepted. If the caller is canceled meanwhile, the prompt may or
-        may not be accepted. With mode `REJECT`, a session that is not idle raises `Busy`. With mode `INTERRUPT`, the
-        prompt goes to the front and stops what runs.
+        Raises `Refusal` or `StoreError` if nothing is accepted, and `Unconfirmed` if that is unknown. If the caller is
+        canceled meanwhile, the prompt may or may not be accepted. With mode `REJECT`, a session that is not idle raises
+        `Busy`. With mode `INTERRUPT`, the prompt goes to the front and stops what runs.
         """
         self._refuse_unstorable(text, run_id, attachments)
         if mode:

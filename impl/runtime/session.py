@@ -178,8 +178,8 @@ class Session:
             return prompt, self._take("accept", prompt, variant, prompt.seq - 1)
 
     def renumber(self, numbers: Iterable[tuple[LivePrompt, int]]) -> None:
-        """Give the prompts these seqs. They are not published yet, and may be done already. All are removed first,
-        because one may get a seq that another had."""
+        """Give the prompts these seqs. The prompts are not published yet, and may be done already. All leave the index
+        before any re-enters it, because one may get a seq that another had."""
         with self._lock:
             numbers = list(numbers)
             live = [prompt for prompt, _ in numbers if self.prompts.pop(prompt.seq, None)]
@@ -190,8 +190,8 @@ class Session:
 
     def take(self, action: str, prompt: LivePrompt | None = None, variant: Variant = None, latest: int | None = None,
              says: Json | None = None) -> TakenStep:
-        """Take one step: an action of the protocol on the session, or on one of its prompts. A cancel reaches what had
-        been accepted by `latest`. A step on a question is journaled with what it `says`.
+        """Take one step: an action of the protocol on the session, or on one of its prompts. A cancel covers the
+        prompts up to the seq `latest`. A step on a question is journaled with what it `says`.
 
         If no row allows the action, raises `IllegalTrigger` and changes nothing. If the action itself raises, the
         session is torn and takes no more steps until it is reloaded.

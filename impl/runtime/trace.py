@@ -2,14 +2,14 @@
 
 **Order.** A line is written when its step is taken, and the lines of a session are in the order of its steps. The
 effects are applied after that, so the last lines before a crash may describe steps that were never journaled. The lines
-of an acceptance, with its entry, are written when it is durable, and those of later steps in its session after them.
-`after` is then the line that was last when the seq was given out, or when the cancel arrived.
+of an acceptance, and of an `enter` in the same commit, are written once they are durable, and the lines of later steps
+of the session after them. `after` names the line that was last when the seq was given out, or when the cancel arrived.
 
 **Crashes.** A crash writes nothing, but may leave a torn line. The next process starts with line 1, `recover`, and what
 it found in the journal.
 
 `SCHEMA` describes a line; specs/trace.schema.json is generated from it. specs/trace.md has the format for other
-servers, of which this is the complete case, and `cancelmark trace check` judges both.
+servers, of which these traces use every part, and `cancelmark trace check` judges both.
 """
 
 import json

@@ -62,8 +62,9 @@ StartTool = Callable[[int], Awaitable[bool]]
 
 @dataclass(frozen=True)
 class ToolRunner:
-    """A tool, and the function that runs it on the text of its arguments. The model receives what that raises as an
-    error. With `ask`, a turn asks what that returns for the arguments, if anything, before it runs the tool."""
+    """A tool, and the function that runs it on the text of its arguments. If the function raises, the model
+    receives the error. With `ask`, a turn asks what that returns for the arguments, if anything, before it runs the
+    tool."""
 
     tool: Tool
     run: Callable[[str], Awaitable[str]]
@@ -310,8 +311,8 @@ class Turn:
 
     async def _conversation(self) -> list[ChatMessage]:
         """The conversation for the model: everything since the last summary, as far as the model looks back. If the
-        prompt came before the summary, it is repeated after what others have said since, because the turn goes on with
-        it."""
+        summary has replaced the prompt, it is repeated after the messages that followed the summary before this turn
+        resumed: the model must still see what it is to answer."""
         limit = self.model.hears
         if limit == 0:
             return []
@@ -364,14 +365,15 @@ class Turn:
             raise canceled
 
     def _save_draft(self, draft: Draft) -> None:
-        """Start to save the partial answer, without waiting for it. The turn's end is what counts."""
+        """Start to save the partial answer, without waiting. A failure is ignored: the whole answer is written
+        later."""
         if messages := self.hand_over():
             written = self._say(messages, lambda: self._draft is draft and not self.abandoned)
             written.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     def hand_over(self) -> tuple[MessageRecord, ...]:
-        """The messages of the partial answer, which must be written before anything later of the session. Idempotent: a
-        caller whose commit failed gets them again."""
+        """The unwritten messages of the partial answer, to be written before anything later of the session. Idempotent:
+        a caller whose write failed gets them again."""
         if self._draft is None or self.abandoned:
             return ()
         self._handed |= self._unwritten.keys()

@@ -147,7 +147,7 @@ class Turns:
     # --- stopping
 
     def begin_grace(self, box: Outbox, run: Run) -> None:
-        """Ask the turn to stop, unless it was asked already, and start its grace period, unless it has ended."""
+        """If the prompt is active and has no grace period yet, ask its turn to stop and start the grace period."""
         if run.prompt.state is State.ACTIVE and run.grace is None:
             if run.turn:
                 run.turn.stop()

@@ -1,4 +1,4 @@
-"""Workspaces: what a server keeps for a path. Each is a runtime with its sessions, in a file of its own.
+"""Workspaces: a workspace is a directory whose sessions clients share. Each has a runtime and a file of its own.
 
 **How long a workspace is open.** A run belongs to its workspace, never to a request or a connection. A workspace stays
 open while a client is attached to it, then for a grace period after the last client has left or the last call has named
@@ -69,8 +69,8 @@ class Full(Refusal):
 
 
 class Watch:
-    """The notices of a workspace for one reader. A stalled reader can be rested: until it resumes it misses updates,
-    but no events."""
+    """The notices of a workspace for one reader. If the reader stalls, the watch can rest: until it resumes it
+    misses updates, but no events."""
 
     def __init__(self, broker: Broker, after: int | None) -> None:
         self._broker, self._subscription = broker, broker.subscribe(after)
@@ -243,7 +243,7 @@ class Workspace:
     async def accept(self, session_id: str, text: str, run_id: str | None,
                      attachments: Sequence[Attachment] = (), mode: Feature | None = None) -> wire.Accepted:
         """Accept a prompt. Idempotent under a run id: the same prompt again is answered with the seq that it has.
-        Raises `Refusal` if it is not accepted, and `StoreError` if that is unknown."""
+        Raises `Refusal` if it is not accepted, and `StoreError` if it is not or if that is unknown."""
         if not self.ready:
             raise NotReady("the agent is not initialized; POST to agent/init first")
         if session_id not in self._sessions:
@@ -388,7 +388,7 @@ class Workspaces:
         return workspace
 
     async def find(self, id: str) -> Workspace:
-        """The same, also if another server has opened it."""
+        """The workspace with this id. In a cluster, also one that another server has opened."""
         return self.get(id)
 
     async def _find_open(self, id: str) -> Workspace | None:

@@ -220,7 +220,7 @@ async def list_prompts(site: Site, request: Request) -> Response:
             break
         while unfinished and unfinished[-1].seq > prompt.seq:
             await listing.add(describe_prompt(unfinished.pop(), node))
-        if prompt.seq not in waiting:  # finished since `recent` was read
+        if prompt.seq not in waiting:  # else it finished since `recent` was read, and is listed as unfinished
             await listing.add(describe_prompt(prompt))
             number += 1
     for prompt in reversed(unfinished):
@@ -264,7 +264,7 @@ async def session_of(site: Site, request: Request) -> tuple[Workspace, SessionRe
 
 
 async def session_to_call(site: Site, request: Request) -> tuple[Workspace, SessionRecord]:
-    """The session for a call whose runtime method reconciles it first."""
+    """Like `session_of`, but does not reconcile a known session: the call does that."""
     workspace = await workspace_of(site, request)
     if not workspace.has_session(request.path_params["sid"]):
         await workspace.look(request.path_params["sid"])

@@ -95,7 +95,7 @@ class Store(ABC):
         A commit is idempotent under its id: a repetition gets the first answer. A store remembers at least the latest
         `REMEMBERED` ids. Commits are applied in the order of the calls.
 
-        If the future raises `StoreError`, nothing is kept, not even for a restart to find, and the store remains
+        If the future raises `StoreError`, nothing is kept, so a restart finds nothing either, and the store remains
         usable. `Unconfirmed` is the exception: a restart may or may not find the steps. If the future is canceled, the
         steps may or may not be kept. They are never kept in part.
         """
@@ -141,7 +141,7 @@ class Store(ABC):
     @abstractmethod
     async def prompts(self, session_id: str, finished: int, *, before: int | None = None) -> list[PromptRecord]:
         """The session's prompts that are not done, and the latest `finished` of those that are, by seq. With `before`,
-        a page of earlier ones: only prompts that are done, with a lower seq. Without forgotten prompts."""
+        a page of earlier ones: only prompts that are done, with a lower seq. Forgotten prompts are left out."""
 
     @abstractmethod
     async def done_prompts(self, until: int, limit: int, *, before: int | None = None) -> list[PromptRecord]:
@@ -154,8 +154,8 @@ class Store(ABC):
 
     @abstractmethod
     async def latest_seq(self) -> int:
-        """The highest seq ever given out, or 0. Marks count: a seq that a cancel has covered was given out even if its
-        prompt was never journaled, and the next prompt under it would be canceled by that cancel."""
+        """The highest seq that a prompt has or that a mark covers, or 0. A seq at or below a mark must never be given
+        out again, even if its prompt was never journaled: the next prompt under it would be canceled by that cancel."""
 
     @abstractmethod
     async def sessions(self) -> list[SessionRecord]:
@@ -165,12 +165,13 @@ class Store(ABC):
     async def messages(self, session_id: str, *, since: str | None = None, before: str | None = None,
                        last: int | None = None) -> list[MessageRecord]:
         """The session's messages, in the order in which they were first stored: from id `since` on, before id `before`,
-        and only the `last` so many of these. Empty if the session has no message with such an id."""
+        and of these only the last `last`. Empty if the session has no message with such an id."""
 
     @abstractmethod
     async def events(self, after: int = 0, *, until: int | None = None, session: str | None = None,
                      terminal: bool = False, limit: int | None = None) -> list[Event]:
-        """The events above id `after` and up to `until`, by id: of one session, only terminal ones, at most `limit`."""
+        """The events above id `after` and up to `until`, in order of id. With `session`, only those of that session;
+        with `terminal`, only terminal ones. At most `limit`."""
 
     @abstractmethod
     async def latest_event(self) -> int:
@@ -184,7 +185,8 @@ class Store(ABC):
     @abstractmethod
     async def incarnations(self) -> list[Incarnation]:
         """The incarnations of the store that have written the log, in order: one per opening. The current one starts
-        after the last event found at opening. If events that were published are missing then, it reuses their ids."""
+        after the last event found at opening. If published events have been lost by then, their ids are used again
+        under its name."""
 
     @abstractmethod
     def watch(self, listener: Callable[[int], None]) -> Callable[[], None]:

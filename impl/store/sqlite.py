@@ -40,7 +40,7 @@ log = logging.getLogger("cancelmark.store")
 
 DOUBT = 1.0  # seconds between attempts to resolve an unconfirmed commit while no batch comes
 
-GIVEN_BACK = 4096  # pages that one commit releases at most
+GIVEN_BACK = 4096  # at most this many pages are released per commit
 
 ROWS = 16  # rows inserted by one statement, if so many wait
 
@@ -111,8 +111,8 @@ class SqliteStore(SqlStore):
         self._changed = threading.Condition(self._lock)
         self._waiting: list[_Job] = []
         self._listeners: list[tuple[asyncio.AbstractEventLoop, Callable[[int], None]]] = []
-        self._named = False  # by the writing thread: this life is in the file
-        self._doubtful = False  # by the writing thread: a restart may find a failed commit
+        self._named = False  # whether this life is in the file; used only by the writing thread
+        self._doubtful = False  # whether a restart may find a failed commit; used only by the writing thread
         self._batches = self._commits = 0
         # A daemon thread, so a program can exit without closing the store: for the file that is a crash.
         self._thread = threading.Thread(target=self._write_all, name=f"store {self.path.name}", daemon=True)

@@ -72,7 +72,7 @@ class Ledger:
     """The versions of the sessions and the ids of the latest commits, for a store that one process has to itself.
 
     Both live in memory: a caller that has computed steps on a version does not outlive the process. What a transaction
-    adds counts at once for what follows in it, and for readers when it is settled.
+    adds is visible at once to what follows in it, and to readers when it is settled.
     """
 
     def __init__(self) -> None:

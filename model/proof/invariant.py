@@ -129,7 +129,7 @@ INVARIANT: tuple[StateClaim, ...] = (
         lambda u, v: u.every_prompt(lambda p: z3.Implies(v.state(p) == QUEUED, z3.Or(
             v.held(v.home(p)), u.some_prompt(lambda q: v.is_in(q, v.home(p), ACTIVE)))))),
     StateClaim(
-        "places-given", "The number of a prompt's last move to the front is not negative and has been assigned.",
+        "places-given", "The number stored for a prompt's last move to the front is 0 or has been assigned.",
         lambda u, v: z3.And(v.wishes >= 0, u.every_prompt(lambda p: z3.Implies(v.state(p) != ABSENT, z3.And(
             v.front(p) >= 0, v.place(p) >= 0, v.place(p) <= v.wishes))))),
     StateClaim(
@@ -147,12 +147,13 @@ INVARIANT: tuple[StateClaim, ...] = (
         "begun-is-known", "If texts can be replaced, the server knows which unfinished prompts have started.",
         of_each(lambda v, p: z3.Implies(z3.And(FEATURES.replace, v.live(p)), iff(v.begun(p), v.ran(p))))),
     StateClaim(
-        "interrupt-is-news", "No turn has folded a prompt since a still pending interrupt of its session was accepted.",
+        "interrupt-is-news", "Since a pending interrupt was accepted, no turn of its session has folded a prompt.",
         lambda u, v: u.every_pair(lambda p, q: z3.And(
             z3.Implies(v.state(p) != ABSENT, v.heard(p) <= v.latest),
             z3.Implies(z3.And(v.live(p), v.live(q), v.home(p) == v.home(q), v.urgent(q), v.state(q) == ACCEPTED,
                               v.reach(q) == NOTHING), v.heard(p) < v.seq(q))))),
-    StateClaim("unused-is-unset", "State of an optional call that the protocol does not have keeps its initial value.",
+    StateClaim("unused-is-unset", "If the protocol lacks an optional call, the state of that call keeps its initial "
+               "value.",
                lambda u, v: z3.And(u.every_session(lambda s: z3.Implies(v.held(s), FEATURES.hold)),
                                    u.every_prompt(lambda p: z3.Implies(v.state(p) != ABSENT, _unset(v, p))),
                                    u.every_question(lambda x: z3.Implies(v.status(x) != UNASKED, FEATURES.ask)))),

@@ -83,7 +83,7 @@ FLAWS: Sequence[Flaw] = (
         _keys("accept(A, in process); look(A); cancel; A active"),
         "An in-process caller has no accept handle. Between its busy check and its registration, a cancel finds no "
         "active prompt, no accepted prompt and an empty queue. It does nothing, and the prompt runs.",
-        "There are no untracked prompts: in-process prompts are accepted too (R1)."),
+        "In-process prompts are accepted too (R1), so a cancel reaches them."),
     Flaw(
         "sibling-survives-cancel", "A cancel that should cover two accepted prompts stops one, and the other runs.",
         "no-lost-cancel", _revisions(1, 1),
@@ -152,7 +152,7 @@ FLAWS: Sequence[Flaw] = (
         "and cancels the session's next prompt, however much later that arrives.",
         "A stale mark covers no later prompt, because later prompts have a higher seq (R2).", "r2"),
     Flaw(
-        "in-process-prompt-poisoned", "A prompt without a sequence number is dropped by an earlier cancel.",
+        "in-process-prompt-poisoned", "An in-process prompt is dropped by an earlier cancel.",
         "no-poisoning", _revisions(1, 4),
         _keys("accept(A); A active; accept(B); cancel; accept(C, in process); C queued; C canceled"),
         "The cancel raises the mark because B is accepted. An in-process prompt C, which has no sequence number, is "

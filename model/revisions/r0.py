@@ -24,7 +24,7 @@ class R0(Revision):
     accepts: tuple[Variant, ...] = (False, True)
 
     name = "r0"
-    title = "before: no accept tracking, no lock"
+    title = "before the fixes: acceptances are not recorded, and there is no lock"
 
     CALLS: ClassVar[tuple[str, ...]] = ("cancel", "clear_queue")
     LATER: ClassVar[dict[str, str]] = {"cancel": "cancel_rest"}

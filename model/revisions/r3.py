@@ -12,7 +12,7 @@ class R3(R2):
     """Drops or folds a prompt in the step that takes it from the queue."""
 
     name = "r3"
-    title = "drain under the lock: queued prompts are checked while they are dequeued"
+    title = "check under the lock: the mark is checked in the step that dequeues a prompt"
 
     def step(self, w: World, head: int, _: Variant) -> None:
         """004 drainUncanceledQueue."""

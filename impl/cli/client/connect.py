@@ -62,7 +62,8 @@ class Target:
                          + (f"choose from {', '.join(known)}" if known else "it has no sessions yet"))
 
     async def known_session(self, name: str, otherwise: str) -> "Session":
-        """The session. If it does not exist, raises `UsageError` with the consequence `otherwise`."""
+        """The session. If it does not exist, raises `UsageError`; its message ends with `otherwise`, what follows from
+        that for the command."""
         if (found := await self.session(name)) is None:
             raise UsageError(f"session {name} does not exist yet: {otherwise}")
         return found

@@ -87,7 +87,7 @@ async def queue(arguments: argparse.Namespace) -> int:
 
 
 async def list_waiting(target: Target, session: "Session") -> "tuple[Prompt, ...]":
-    """The queued prompts. If the server reports only their texts, the numbers are 0."""
+    """The queued prompts. If the server reports only their texts, their seqs are 0."""
     from ...client import BadAnswer, Prompt
 
     try:

@@ -84,7 +84,7 @@ def _wire(arguments: argparse.Namespace) -> Iterator[Target]:
     from ...client import ClientError
 
     urls, token = [url.rstrip("/") for url in (arguments.url, *arguments.others)], token_of(arguments)
-    names_seqs = min(asyncio.run(look(url, token)) for url in urls)
+    identifies_by_seq = min(asyncio.run(probe_server(url, token)) for url in urls)
     if arguments.grace is not None and len(urls) > 1:
         raise UsageError(f"--grace {arguments.grace:g}: does not apply to a cluster, whose nodes close a workspace "
                          "only on request; omit it")
@@ -99,10 +99,10 @@ def _wire(arguments: argparse.Namespace) -> Iterator[Target]:
              *(["--keep-open"] if arguments.keep_open else [])]
     hidden = [TOKEN] if arguments.token and not arguments.token_file else []
     with _workspace(urls, arguments.workspace) as workspace:
-        asyncio.run(look_together(urls, token, workspace))
-        offered = asyncio.run(look_for_calls(urls, token, workspace))
-        yield Target(", ".join(urls), lambda: kind(*urls, token=token, workspace=workspace, names_seqs=names_seqs,
-                                                   grace=arguments.grace, offered=offered), True,
+        asyncio.run(check_same_cluster(urls, token, workspace))
+        offered = asyncio.run(probe_calls(urls, token, workspace))
+        yield Target(", ".join(urls), lambda: kind(*urls, token=token, workspace=workspace, grace=arguments.grace,
+                                                   offered=offered, identifies_by_seq=identifies_by_seq), True,
                      " ".join([*map(shlex.quote, urls), *hidden, *map(shlex.quote, given)]), (ClientError,))
 
 
@@ -144,7 +144,7 @@ def token_of(arguments: argparse.Namespace) -> str | None:
         raise UsageError(f"--token-file: cannot read {arguments.token_file}: {why}") from error
 
 
-async def look_for_calls(urls: Sequence[str], token: str | None, workspace: str) -> frozenset[str]:
+async def probe_calls(urls: Sequence[str], token: str | None, workspace: str) -> frozenset[str]:
     """The optional calls that the server has; in a cluster, those that all nodes have."""
     from ...adapters.offered import find_calls
     from ...client import ClientError
@@ -159,9 +159,9 @@ async def look_for_calls(urls: Sequence[str], token: str | None, workspace: str)
         raise UsageError(f"{error}; no prompt was accepted, and the result is inconclusive") from error
 
 
-async def look(url: str, token: str | None) -> bool:
-    """Connect to the server. Returns whether its events identify prompts without a run id, as in every version but the
-    original. Raises `UsageError` if there is no server that can be judged."""
+async def probe_server(url: str, token: str | None) -> bool:
+    """Connect to the server. Returns whether a terminal event names a prompt that has no run id, by its seq, as in
+    every version but the original. Raises `UsageError` if there is no server that can be judged."""
     from ...client import BadAnswer, Client, ClientError, Refusal
 
     try:
@@ -189,7 +189,7 @@ async def look(url: str, token: str | None) -> bool:
             raise UsageError(f"{error}; check the URL, or start the server") from error
 
 
-async def look_together(urls: Sequence[str], token: str | None, workspace: str) -> None:
+async def check_same_cluster(urls: Sequence[str], token: str | None, workspace: str) -> None:
     """Raise `UsageError` unless the servers are nodes of one cluster: all must know a workspace that one has opened."""
     from ...client import Client, Refusal
 

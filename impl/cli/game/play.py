@@ -25,7 +25,7 @@ from cancelmark.views.traces.text import trace_text
 
 from ...files import UsageError
 from ..itf import load, save
-from ..protocols import add_protocol, protocol_named, sound
+from ..protocols import add_protocol, errors_as_usage, protocol_named
 from ..terminal import output, plain_table
 from ..width import columns, fit_line
 from .quiz import Question, ask, questions
@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
     with keyboard() as typed:
         if arguments.quiz:
             return Quiz(typed).run(random, arguments.questions)
-        with sound(protocol_named(arguments.protocol)):
+        with errors_as_usage(protocol_named(arguments.protocol)):
             Game(walk_of(arguments), typed, random).run()
     return 0
 

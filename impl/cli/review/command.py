@@ -11,7 +11,7 @@ from cancelmark.model.protocol import Behaviour, Protocol
 from cancelmark.model.revisions.flaws import FLAWS
 from cancelmark.model.revisions.matrix import JUDGED
 
-from ..protocols import add_protocol, known_protocols, protocol_named, sound
+from ..protocols import add_protocol, errors_as_usage, known_protocols, protocol_named
 from ..terminal import output, plain_table
 from ..text import print_json
 from . import protocol as own_review
@@ -80,7 +80,7 @@ def review_own(protocol: Behaviour, arguments: argparse.Namespace) -> int:
     if not isinstance(protocol, Protocol):
         raise UsageError(f"--protocol {protocol.name}: not supported; cancelmark review without --protocol covers "
                          "every revision")
-    with sound(protocol):
+    with errors_as_usage(protocol):
         found = own_review.search(protocol)
         write(arguments.output, own_review.page(found))
     problems = found.problems

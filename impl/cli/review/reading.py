@@ -29,12 +29,12 @@ GLOSSARY = {
     "enter": "An accepted prompt enters its session: it becomes active, queued, or canceled on entry.",
     "seq": "The number of a prompt in the order of acceptance: A is 1, B is 2, and so on.",
     "mark": "A number that a session stores: the highest seq that a cancel covers. The mark only rises.",
-    "covered": "A cancel applies to the prompt: its seq is at or below the mark.",
-    "busy": "The session has an active prompt, or the server is down and must recover it first.",
+    "covered": "A cancel applies to the prompt: its seq is at or below the mark, or it is revoked.",
+    "busy": "The session has an active prompt, or is down after a crash until it is recovered.",
     "run id": "A name that a client gives its prompt so that it can wait for this prompt's terminal event.",
     "fold": "A queued prompt without a run id joins the running turn, and finishes with it.",
     "terminal event": "The event that reports a prompt's outcome: end_turn, error, canceled or folded. In diagrams: "
-                      "RunComplete. The event of a folded prompt is journaled but not published.",
+                      "RunComplete.",
     "journal": "The server's durable log. It survives a crash.",
     "poisoned": "Canceled by a cancel that was sent before the prompt was accepted.",
 }
@@ -66,16 +66,16 @@ FAMILY = {
 SEVERAL = {
     "node": "One run of a server process in a cluster that shares a database.",
     "owner": "The node that runs the turns of a session.",
-    "lease": "The period during which a node is considered alive. The node renews it periodically.",
-    "epoch": "The period of one node's ownership of a session. Each claim starts a new epoch.",
+    "lease": "The period, renewed by a node, during which the node is considered alive.",
+    "epoch": "The period of one node's ownership of a session, which begins with its claim.",
     "zombie": "A node that others have declared dead and that is still running.",
     "offset": "The position of an event in the log, from which a subscriber resumes.",
 }
 ORIGINAL = {
     "goroutine": "A thread of the original server, which is written in Go. Each posted prompt runs in one.",
-    "registered": "The original's per-session record of the running turn, which a cancel uses to find it.",
+    "registered": "Recorded by the original as a session's running turn, so that a cancel finds it.",
     "reservation": "The original's count of prompts that were posted and have not entered yet.",
-    "in process": "A prompt created by the server itself, e.g. by a sub-agent. In the original it has no number.",
+    "in process": "Of a prompt: created by the server itself, e.g. by a sub-agent. In the original it has no number.",
     "pop, look, clean up …": "Steps of the original outside its critical sections, where other goroutines may "
                              "interleave.",
 }
@@ -230,7 +230,7 @@ ARGUMENT = (
     "Checking the mark and becoming active is one atomic step, so no cancel can intervene.",
 )
 ASKED = {"Why every prompt has a seq", "Why the seq is given at acceptance, and not at entry",
-         "Why entry asks for the mark before it asks whether the session is busy", "Why a stopping turn folds nothing",
+         "Why entry checks the mark before it checks whether the session is busy", "Why a stopping turn folds nothing",
          "Why an active prompt is not run again after a crash"}  # the specification has more
 SHOWN = {"flag": "no-lost-cancel", "counter": "no-poisoning", "list": "no-lost-cancel"}  # the clearest counterexample
 LESSONS = {
@@ -282,13 +282,13 @@ def others() -> str:
     return f"""<div class="others">
 <article><h3>A proof for any number of prompts</h3><p>An inductive invariant of {len(sentences)} conjuncts implies the
 properties, for any combination of <a href="#family">optional calls</a>. The SMT solver Z3 answered
-{spec['proof']['questions']} queries; rerun them with <code>cancelmark prove</code>. The proof does not cover
-delivery.</p>
-<details class="more"><summary>The invariant</summary><ul class="unchecked">{listed}</ul></details></article>
+{spec['proof']['questions']} queries; rerun them with <code>cancelmark prove</code>.</p>
+<details class="more"><summary>The invariant</summary><p>Some conjuncts are about <a href="#family">optional
+calls</a>.</p><ul class="unchecked">{listed}</ul></details></article>
 <article><h3>A second model, in another language</h3><p>SPIN checked an independent Promela model written from the rules
 only. In {len(spec['spin'])} searches it counted the same states and edges as this project’s explorer, and every
 property held. The largest has {widest['states']:,} states ({bounds}).</p></article>
 <article><h3>The server itself</h3><p>Tests drive Cancelmark’s server through every transition of the model, kill and
 restart it, and run the conformance kit on it. All {len(FLAWS_BY_NAME)} flaws were injected into it, one at a time, and
 random tests found each: <code>docs/trust.md</code>.</p></article>
-</div><p class="note">These results are stored in the repository; they were not recomputed for this page.</p>"""
+</div><p class="note">These results are stored in the repository, and were not recomputed for this page.</p>"""

@@ -31,10 +31,10 @@ def verdict(found: Findings) -> str:
         return f'<div class="verdict violated"><p><strong>The check failed.</strong></p><ul>{items}</ul></div>'
     broken = {flaw.name for flaw in FLAWS}
     figures = {
-        f"{len(JUDGED)}": "properties of the reference protocol verified",
+        f"{len(JUDGED)}": "properties of this protocol (the reference) verified",
         f"{found.checked[CHECKED[0]].states:,}": "states checked in the largest search for this page",
         f"{len(broken)}": f"named flaws found in {len(REVISIONS)} revisions of the original",
-        "0": "of these flaws in the reference protocol",
+        "0": "of these flaws in this protocol",
     }
     items = "".join(f"<div><dt>{name}</dt><dd>{escape(figure)}</dd></div>" for figure, name in figures.items())
     reach = ('<a href="#holds">Within bounds</a>, every order of events was explored. All properties except delivery '
@@ -149,13 +149,13 @@ def matrix(found: Findings) -> str:
 STORY = (
     "r0 gave prompts no number and used no lock. A cancel found only running and queued prompts, and missed those that "
     "had not entered. Prompts ran concurrently, were stranded in the queue, or finished without an event.",
-    "r1 recorded a cancel as a flag, r2–r4 as a mark. But a mark needs a number on every prompt: [[internal "
+    "r1 recorded a cancel as a flag, r2–r4 as a mark. But a mark needs a number on every prompt: [[in-process "
     "prompts|in process]] (e.g. of sub-agents) had none, and a [[requeued|requeue]] turn lost its own. Also, "
     "[[handoff]] and [[clear_queue]] were not atomic, so other calls could interleave.",
     "r4 never starts the prompts that are queued when a turn fails, lets clear_queue end a prompt that then runs, and "
     "publishes a prompt's terminal event only after all prompts queued behind it have run.",
-    "The reference adds a seq on every prompt, atomic actions, and an atomic write of the terminal event when a prompt "
-    "finishes.",
+    "The reference gives every prompt a seq, makes every action atomic, and writes the terminal event in the step in "
+    "which the prompt finishes.",
 )
 TOLD = "queue-stranded-by-error"  # the easiest flaw of the merged version to understand
 
@@ -182,7 +182,7 @@ def ladder() -> str:
         now = flaws_of(name)
         first = name == REVISIONS[0]
         repaired = "–" if first else links(was - now) if name != REF else f"all {len(was)}"
-        new = f"its first {len(now)}" if first else links(now - was)
+        new = f"{len(now)}, from the start" if first else links(now - was)
         rows.append((name, str(len(now)), str(len(now - was)) if not first else "–", repaired, new))
         was = now
     returned = [flaw.name for flaw in FLAWS if ", " in flaw.where]
@@ -215,8 +215,8 @@ def flaws(found: Findings) -> str:
 
     order = [p.id for p in JUDGED]
     ordered = groupby(sorted(FLAWS, key=lambda f: order.index(f.breaks)), key=lambda f: f.breaks)
-    still = (f'<p class="filter"><label><input type="checkbox" id="still"> only the {len(flaws_of(last))} that are '
-             f"still in {last}, as it was merged</label></p>")
+    still = (f'<p class="filter"><label><input type="checkbox" id="still"> only the {len(flaws_of(last))} in '
+             f"{last}, the merged version</label></p>")
     return still + "".join(
         f'<details class="broken-by"><summary><h3 class="breaks-title"><code>{id}</code> '
         f'<span>{escape(SENTENCES[id])}</span> <small>{len(group)}</small></h3></summary>'
@@ -284,6 +284,6 @@ def limits(found: Findings) -> dict[str, str]:
     return {
         "most_prompts": str(max(b.prompts for b in found.checked)),
         "most_sessions": str(max(b.sessions for b in found.checked)),
-        "profiles": f"{len(PROFILES)} settings of at most {max(p.bounds.prompts for p in PROFILES)} prompts, such as "
-                    f"{bounds_text(PROFILES[0].bounds)}",
+        "profiles": f"{len(PROFILES)} sets of bounds, each of at most {max(p.bounds.prompts for p in PROFILES)} "
+                    f"prompts (such as {bounds_text(PROFILES[0].bounds)})",
     }

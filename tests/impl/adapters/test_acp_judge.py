@@ -109,7 +109,7 @@ def test_an_error_refuses_a_second_prompt_unless_it_was_canceled(
         kind.make_model()
         made = kind()
         made.names, made.texts = {"s": ["A"]}, {"s": ""}
-        made.crowded, made.stopped = {"A"} if crowded else set(), {"A"} if stopped else set()
+        made.sent_while_busy, made.stopped = {"A"} if crowded else set(), {"A"} if stopped else set()
         made._answered("s", "A", RpcResponse(None, error))
         return await anext(made.events())
 

@@ -364,7 +364,7 @@ def test_a_server_that_goes_away_is_told(capsys: pytest.CaptureFixture[str], mon
     async def looked(*_: object) -> bool:
         return True  # it was there a moment ago
 
-    monkeypatch.setattr(target, "look", looked)
+    monkeypatch.setattr(target, "probe_server", looked)
     code, _, err = run(capsys, f"http://127.0.0.1:{free_port()}")
     assert code == 2
     assert "cannot connect to" in err

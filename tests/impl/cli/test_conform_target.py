@@ -16,14 +16,14 @@ from cancelmark.impl.cli.main import parser
 
 @contextmanager
 def found(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Iterator[Target]:
-    async def look(*_: object) -> bool:
+    async def probe_server(*_: object) -> bool:
         return True
 
-    async def look_for_calls(*_: object) -> frozenset[str]:
+    async def probe_calls(*_: object) -> frozenset[str]:
         return frozenset()
 
-    monkeypatch.setattr(target, "look", look)
-    monkeypatch.setattr(target, "look_for_calls", look_for_calls)
+    monkeypatch.setattr(target, "probe_server", probe_server)
+    monkeypatch.setattr(target, "probe_calls", probe_calls)
     with find_target(parser("conform").parse_args(["conform", *arguments])) as judged:
         yield judged
 

@@ -77,7 +77,7 @@ def trust_what_was_heard(patch: pytest.MonkeyPatch) -> None:
         """Nor later."""
 
     patch.setattr(SharedWorkspace, "hear", hear)
-    patch.setattr("cancelmark.impl.cluster.workspaces.SharedWorkspaces._hear_of_events", hear_of_events)
+    patch.setattr("cancelmark.impl.cluster.workspaces.SharedWorkspaces._update_log_positions", hear_of_events)
 
 
 @pytest.mark.parametrize(("error", "script"), [

@@ -426,7 +426,7 @@ async def test_whoever_watches_where_a_workspace_is_closed_sees_what_other_nodes
     async with nodes() as (a, b):
         await run_at(a, "one", "r1")
         async with b[1].watching() as watch:
-            b[0].site.workspaces._hear_of_events = hear_nothing  # type: ignore[attr-defined]
+            b[0].site.workspaces._update_log_positions = hear_nothing  # type: ignore[attr-defined]
             await b[1].http.delete(b[1].url, params={"forget": "true"} if forget else {})
             assert (await watch.end("r1"))["outcome"] == "canceled"
 

@@ -316,7 +316,7 @@ async def hear_nothing(self: SharedWorkspace) -> None:
 
 
 async def enroll_again(self: Node, id: UUID) -> None:
-    self.beaten, self.database.node = asyncio.get_running_loop().time(), id
+    self.renewed_at, self.database.node = asyncio.get_running_loop().time(), id
     await self.database.fetch("DELETE FROM cancelmark.nodes WHERE id = %s", id)
     await self.database.fetch(
         "INSERT INTO cancelmark.nodes VALUES (%s, %s, clock_timestamp(),"
