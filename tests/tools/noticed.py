@@ -42,6 +42,7 @@ JUDGES: Mapping[str, str] = {
     "test_both_engines_agree_on_mistakes": "mistake",
     "test_no_reduction_loses_a_mistake": "mistake",
     "test_the_oracle_complains_about": "bug",
+    "test_a_walk_shows": "mistake",
     "test_the_replay_finds_every_mistake_of_the_family": "mistake",
     "test_a_flaw_is_in_exactly_the_revisions_it_names": "flaw",
     "test_flaw_breaks_its_property": "flaw",
