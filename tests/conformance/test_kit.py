@@ -163,7 +163,8 @@ def test_the_naive_worker_fails_as_documented() -> None:
 # --- what is found is as small as it gets, and shows again
 
 def test_what_is_found_can_be_played_again_and_is_as_small_as_it_gets() -> None:
-    report = judge(model_adapter("r4"), profile=replace(PROFILES["quick"], schedules=20, inside=60))
+    report = judge(model_adapter("r4"), profile=replace(
+        PROFILES["quick"], schedules=effort(5, 20), inside=effort(20, 60)))
     stage = Inside(model_adapter("r4"))
     assert len(report.broken) >= 6
     for verdict in report.verdicts:
