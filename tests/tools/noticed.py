@@ -63,6 +63,7 @@ JUDGES: Mapping[str, str] = {
     "test_a_kill_shows": "bug",
     "test_each_error_is_found": "flaw",
     "test_a_script_shows": "bug",
+    "test_a_script_shows_in_the_runtime": "bug",
     "test_the_kit_finds": "bug",
     "test_the_kit_is_right_about": "server",
     "test_a_bug_is_blamed_inside_and_outside": "kind",
