@@ -827,7 +827,7 @@ def test_a_silence_is_confirmed_by_waiting_longer(monkeypatch: pytest.MonkeyPatc
             asyncio.get_running_loop().call_later(0.3 if slow else 0.0, self.tell, Ended(prompt.name, "end_turn"))
 
     monkeypatch.setattr(observer, "UNSTEERED", 0.0)
-    report = judge(Moody, profile=replace(FEW, histories=effort(60, 200), limit=10))
+    report = judge(Moody, profile=replace(FEW, histories=effort(20, 200), limit=10))
     assert "some-terminal" not in report.broken, str(report)
 
 
