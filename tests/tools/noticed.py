@@ -284,7 +284,8 @@ def save(run: Any, bugs: list[Noticed], mutants: Mapping[Key, Verdict], finished
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mutants", default="200", metavar="N", help="how many, 0 to keep those on the page, or all (default: 200)")
+    parser.add_argument("--mutants", default="200", metavar="N",
+                        help="how many, 0 to keep those on the page, or all (default: 200)")
     parser.add_argument("--seed", type=int, default=1, help="of the sample (default: 1)")
     parser.add_argument("--judges", nargs=2, metavar=("TIER", "FILE"), help=argparse.SUPPRESS)
     options = parser.parse_args()
