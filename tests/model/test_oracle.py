@@ -251,7 +251,6 @@ def test_without_a_crash_the_oracle_is_exact(most: int, histories: int, explaine
     assert tally.runs > runs
 
 
-@pytest.mark.long
 def test_with_a_crash_the_oracle_is_sound() -> None:
     """It never complains about a history that some order of effects explains.
 

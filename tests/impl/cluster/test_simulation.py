@@ -17,7 +17,7 @@ from tools.simulate import main
 
 from cancelmark.conformance.schedule import departing
 
-QUICK, LONG = ("echo", "held"), ("cancel", "unanswered")  # the others take longer
+QUICK, LONG = ("cancel", "echo", "held"), ("unanswered",)  # the others take longer
 
 CALLS = ("cancel", "clear_queue", "hold", "resume", "revoke", "replace", "next", "stop")
 TURNS = ("says", "says", "waits", "works", "grows")
