@@ -40,7 +40,7 @@ review: $(READY) ## the main job: check everything, write one page that shows it
 	@mkdir -p $(REVIEW)
 	@$(BIN)/cancelmark review -o $(REVIEW)/review.html
 
-test: $(READY) ## for each change: what runs inside one process, and a short test of each real part (7 minutes on two cores)
+test: $(READY) ## for each change: what runs inside one process, and a short test of each real part (3 minutes on two cores)
 	@$(PYTEST) -n 2 -m "not long and (smoke or not real)"
 
 test-all: $(READY) ## before a change lands: all tests, larger bounds, more examples; SEED=NUMBER draws the same again
@@ -90,7 +90,7 @@ serve: review ## look at the review in a browser (this machine only)
 	@echo "serving the review at http://127.0.0.1:8000/review.html (Ctrl-C stops)"
 	@$(BIN)/python -m http.server --bind 127.0.0.1 --directory $(REVIEW) 8000
 
-power: $(READY) ## which tier notices each seeded bug and mutant, and how soon: specs/power.md (MUTANTS=all SEED=NUMBER)
+power: $(READY) ## which tier notices each seeded bug and mutant, and how soon: specs/power.md (MUTANTS=all SEED=NUMBER; MUTANTS=0 leaves out mutants)
 	@PYTHONPATH=tests nice $(BIN)/python tests/tools/noticed.py --mutants $(or $(MUTANTS),200) --seed $(SEED)
 	@PYTHONPATH=tests nice $(BIN)/python tests/tools/power.py
 

@@ -57,6 +57,8 @@ def test_what_is_stale_is_named_and_made_anew(
     drawing.unlink()
     monkeypatch.setattr(specs, "FILES", {name: FILES[name] for name in ("diagrams/fold.svg", "diagrams/fold.mmd")})
     monkeypatch.setattr(specs, "CLUSTER_SECTIONS", {})
+    monkeypatch.setattr(specs, "traced", lambda root: None)
+    monkeypatch.setattr(specs, "page", lambda _: (SPECS / "traceability.md").read_text().removeprefix(HEADER))
     monkeypatch.setattr(sys, "argv", ["specs", str(copy), "--quick", "--check"])
     assert specs.main() == 1
     assert capsys.readouterr().out == f"stale: {drawing}, {protocol}; run `make specs`\n"

@@ -163,7 +163,8 @@ def test_the_naive_worker_fails_as_documented() -> None:
 # --- what is found is as small as it gets, and shows again
 
 def test_what_is_found_can_be_played_again_and_is_as_small_as_it_gets() -> None:
-    report = judge(model_adapter("r4"), profile=replace(PROFILES["quick"], schedules=20, inside=60))
+    report = judge(model_adapter("r4"), profile=replace(
+        PROFILES["quick"], schedules=effort(5, 20), inside=effort(20, 60)))
     stage = Inside(model_adapter("r4"))
     assert len(report.broken) >= 6
     for verdict in report.verdicts:
@@ -826,7 +827,7 @@ def test_a_silence_is_confirmed_by_waiting_longer(monkeypatch: pytest.MonkeyPatc
             asyncio.get_running_loop().call_later(0.3 if slow else 0.0, self.tell, Ended(prompt.name, "end_turn"))
 
     monkeypatch.setattr(observer, "UNSTEERED", 0.0)
-    report = judge(Moody, profile=replace(FEW, histories=effort(60, 200), limit=10))
+    report = judge(Moody, profile=replace(FEW, histories=effort(20, 200), limit=10))
     assert "some-terminal" not in report.broken, str(report)
 
 

@@ -40,7 +40,8 @@ def test_a_schedule_that_cannot_be_read_is_named(text: str, complaint: str) -> N
 
 def test_every_finding_ends_with_a_line_that_plays_it_again() -> None:
     r4 = model_adapter("r4")
-    report = judge(r4, profile=replace(PROFILES["quick"], schedules=effort(5, 20), inside=effort(20, 60), shrinks=60))
+    report = judge(r4, profile=replace(
+        PROFILES["quick"], schedules=effort(5, 20), inside=effort(20, 60), shrinks=effort(20, 60)))
     assert len(report.broken) >= 6
     assert any(v.finding and v.finding.script.steps != str(v.finding.script) for v in report.verdicts)  # a schedule
     for verdict in report.verdicts:

@@ -35,7 +35,7 @@ READY = Parts(ready=True)
 WITH_FAMILY = Parts(protocol=FAMILY)
 
 
-@settings(max_examples=effort(SCHEDULES // 8, SCHEDULES), deadline=None)
+@settings(max_examples=effort(SCHEDULES // 16, SCHEDULES), deadline=None)
 @given(CLIENTS, CHOICES, STORE, st.sampled_from([REAL, REAL, READY]))
 def test_no_schedule_breaks_a_promise(clients: list[Do], choose: Choose, store: type[Store], parts: Parts) -> None:
     played = play(clients, choose, store, parts)
@@ -59,9 +59,12 @@ A, B = accept(run_id=True), accept()
 
 @pytest.mark.parametrize(("clients", "store", "preemptions", "schedules"), [
     ([A, cancel()], Memory, None, 126),
-    ([A, B, cancel()], Memory, 3, 311),
-    ([accept(turn="grows too long"), cancel("requeue")], Memory, 3, 338),
-    ([accept(turn="calls a tool"), B, cancel("step")], Memory, 3, 249),
+    ([A, B, cancel()], Memory, 2, 69),
+    long([A, B, cancel()], Memory, 3, 311),
+    ([accept(turn="grows too long"), cancel("requeue")], Memory, 2, 87),
+    long([accept(turn="grows too long"), cancel("requeue")], Memory, 3, 338),
+    ([accept(turn="calls a tool"), B, cancel("step")], Memory, 2, 72),
+    long([accept(turn="calls a tool"), B, cancel("step")], Memory, 3, 249),
     ([A, A, clear_queue("queued")], Memory, 3, 98),
     ([accept(turn="grows too long"), accept("requeue"), close("accept", nth=2)], File, 1, 50),
     long([A, close(), cancel(), cancel()], Memory, 2, 425),
@@ -95,10 +98,10 @@ def test_what_is_accepted_while_the_server_closes_does_not_run(
 @pytest.mark.rule("R16c")
 @pytest.mark.parametrize(("clients", "store", "schedules"), [
     ([accept(turn="ignores a stop"), cancel("asked")], Memory, 39),
-    ([accept(turn="ignores a stop"), cancel("asked")], File, 81),
-    ([accept(turn="stops late"), cancel("asked")], File, 73),
+    long([accept(turn="ignores a stop"), cancel("asked")], File, 81),
+    long([accept(turn="stops late"), cancel("asked")], File, 73),
     ([B, cancel("active")], File, 55),  # who watches is told of the cancel, too
-    ([B, B, cancel("step")], File, 78),
+    long([B, B, cancel("step")], File, 78),
 ], ids=str)
 def test_who_watches_is_told_of_what_is_durable_and_sees_every_message_as_it_was_written(
     clients: list[Do], store: type[Store], schedules: int,
@@ -113,14 +116,14 @@ INTERRUPT, REJECT = accept("active", mode="interrupt", run_id=True), accept(mode
 
 
 @pytest.mark.parametrize(("clients", "store", "preemptions", "schedules"), [
-    ([A, B, revoke(of=2)], Memory, 3, 56),
+    long([A, B, revoke(of=2)], Memory, 3, 56),
     ([A, A, revoke("queued", of=2)], Memory, 2, 37),
-    ([A, A, stop("queued")], Memory, 2, 55),
+    long([A, A, stop("queued")], Memory, 2, 55),
     ([A, A, stop("queued", hold=True)], Memory, 2, 47),
-    ([A, A, stop("active"), stop("active")], Memory, 2, 96),
+    long([A, A, stop("active"), stop("active")], Memory, 2, 96),
     ([A, hold("accept")], Memory, None, 20),
     ([A, hold(), resume("queued"), hold("resume")], Memory, 2, 51),
-    ([accept(turn="grows too long"), A, hold("requeue"), resume("finish")], Memory, 2, 132),
+    long([accept(turn="grows too long"), A, hold("requeue"), resume("finish")], Memory, 2, 132),
     ([A, A, replace_text("queued", of=2)], Memory, 2, 41),
     ([A, hold(), replace_text("hold", of=1), resume("replace")], Memory, 2, 56),
     ([A, A, move_up("queued", of=2), cancel("next")], Memory, 2, 92),
@@ -130,9 +133,9 @@ INTERRUPT, REJECT = accept("active", mode="interrupt", run_id=True), accept(mode
     ([A, REJECT], Memory, None, 60),
     ([REJECT, REJECT], Memory, None, 36),
     ([A, hold(), REJECT], Memory, 2, 21),
-    ([A, B, hold("active"), close("hold")], Memory, 2, 71),
+    long([A, B, hold("active"), close("hold")], Memory, 2, 71),
     ([A, revoke("active", of=1)], File, 1, 30),
-    ([A, A, replace_text("queued", of=2), watch()], File, 1, 91),
+    long([A, A, replace_text("queued", of=2), watch()], File, 1, 91),
     ([A, INTERRUPT, watch()], File, 1, 55),
 ], ids=lambda value: getattr(value, "__name__", str(value)))
 def test_every_schedule_of_the_familys_calls_keeps_every_promise(

@@ -5,7 +5,7 @@ What a trace means is decided by `tracing.Plain`, which shares no code with the 
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice, product
 from random import Random
@@ -170,7 +170,8 @@ STYLES: dict[str, Callable[[list[Line]], list[Line]]] = {
 
 @pytest.mark.parametrize(("kind", "bounds", "count"), [
     (OURS, Bounds(1, 1, 0, 1, 1, 1), 569), (OURS, Bounds(2), 216), long(OURS, Bounds(2, 1), 1478),
-    (OF_FAMILY, Bounds(1, 0, 0, 1, revokes=1, stops=1), 745), (OF_FAMILY, Bounds(2), 698)], ids=str)
+    (OF_FAMILY, Bounds(1, 0, 0, 1, revokes=1, stops=1), 745),
+    long(OF_FAMILY, Bounds(2), 698)], ids=str)
 def test_every_path_of_a_bound_is_accepted_in_every_style(kind: Kind, bounds: Bounds, count: int) -> None:
     every = [written(path, kind.line) for path in paths(bounds, kind.protocol)]
     assert len(every) == count
@@ -191,7 +192,7 @@ def test_every_path_is_accepted_with_acceptances_that_are_written_late() -> None
     long(OURS, "numbered", Bounds(2, 1, 1, 1, 1, 1), 854_786),
     long(OURS, "as observed", Bounds(2, 1, 1, 1, 0, 1), 155_344),
     (OF_FAMILY, "numbered", Bounds(2, crashes=1, holds=1), 52_277),
-    (OF_FAMILY, "as observed", Bounds(2, holds=1), 11_580), *([
+    long(OF_FAMILY, "as observed", Bounds(2, holds=1), 11_580), *([
         (OF_FAMILY, "numbered", Bounds(2, 1, 0, 1, revokes=1, holds=1), 3_137_098),
         (OF_FAMILY, "numbered", Bounds(2, stops=1, holds=1, nexts=1), 2_459_057),
         (OF_FAMILY, "numbered", Bounds(2, 0, 0, 0, 1, 1, stops=1), 504_858),
@@ -222,18 +223,18 @@ def bases(kind: Kind, style: str, number: int) -> Iterator[list[Line]]:
 
 
 MUTANTS = [  # of how many traces, and how many are rejected, and accepted since they mean the same
-    (OURS, "numbered", 6, (750, 29)), long(OURS, "numbered", 60, (8_692, 283)),
-    (OURS, "late", 6, (964, 27)), long(OURS, "late", 60, (8_543, 281)),
+    (OURS, "numbered", 2, (231, 12)), long(OURS, "numbered", 60, (8_692, 283)),
+    (OURS, "late", 2, (258, 14)), long(OURS, "late", 60, (8_543, 281)),
     (OURS, "without numbers", 1, (13, 12)), long(OURS, "without numbers", 8, (823, 88)),
     (OURS, "without enter and settle", 1, (58, 12)), long(OURS, "without enter and settle", 8, (617, 85)),
-    (OURS, "as observed", 2, (55, 44)), long(OURS, "as observed", 16, (405, 316)),
-    (OURS, "logged", 2, (65, 25)), long(OURS, "logged", 12, (597, 182)),
-    (OF_FAMILY, "numbered", 4, (774, 19)), long(OF_FAMILY, "numbered", 12, (2_479, 56)),
+    (OURS, "as observed", 1, (28, 22)), long(OURS, "as observed", 16, (405, 316)),
+    (OURS, "logged", 1, (5, 12)), long(OURS, "logged", 12, (597, 182)),
+    (OF_FAMILY, "numbered", 2, (357, 8)), long(OF_FAMILY, "numbered", 12, (2_479, 56)),
     (OF_FAMILY, "late", 3, (207, 2)), long(OF_FAMILY, "late", 12, (1_612, 42)),
-    (OF_FAMILY, "without numbers", 1, (172, 8)),
-    (OF_FAMILY, "without enter", 2, (256, 16)),
+    long(OF_FAMILY, "without numbers", 1, (172, 8)),
+    (OF_FAMILY, "without enter", 1, (142, 9)), long(OF_FAMILY, "without enter", 2, (256, 16)),
     (OF_FAMILY, "as observed", 1, (55, 17)), long(OF_FAMILY, "as observed", 3, (131, 92)),
-    (OF_FAMILY, "logged", 2, (148, 43)),
+    (OF_FAMILY, "logged", 1, (71, 17)), long(OF_FAMILY, "logged", 2, (148, 43)),
 ]
 
 
@@ -534,16 +535,23 @@ def test_a_rejection_names_the_hold_the_place_and_what_differs() -> None:
 
 # --- it can fail -----------------------------------------------------------------------------------------------------
 
-def differs(kind: Kind, style: str, number: int) -> bool:
-    """Whether a checker is found out by the mutants of a few traces."""
+def differs(kind: Kind, style: str, number: int, known: int) -> bool:
+    """Whether a checker is found out by the mutants of a few traces: by those of the one that is known, or of others.
+    """
     if style == "cases":
         return any(judged(lines) != wrong for lines, wrong in CASES)
     plain = Plain(style in ("numbered", "late"))
+
+    def found_by(several: Iterable[list[Line]]) -> bool:
+        return any(judged(mutant) != plain.first_wrong(mutant, at) for lines in several
+                   for at, _, mutant in [(1, "", lines), *mutants(lines, kind.change)])
+
+    if found_by(islice(bases(kind, style, known + 1), known, None)):
+        return True
     some = islice(paths(Bounds(2, 1)), 0, None, 9)
     if kind is OURS and style in STYLES and any(judged(STYLES[style](written(path))) for path in some):
         return True
-    return any(judged(mutant) != plain.first_wrong(mutant, at) for lines in bases(kind, style, number)
-               for at, _, mutant in [(1, "", lines), *mutants(lines, kind.change)])
+    return found_by(bases(kind, style, number))
 
 
 def not_in_order(candidate: Candidate, line: Any) -> Candidate | None:
@@ -586,8 +594,16 @@ BUGS: dict[str, tuple[Kind, str, Any, str, Any]] = {
 }
 
 
+# The number of a trace of which a mutant shows the bug soonest; the first, where none is named.
+KNOWN = {"rows are not compared": 45, "marks are not compared": 45, "effects are not compared": 53,
+         "a seq may have been given out at any time": 27, "ends are passed over": 4,
+         "nothing is left out before a cancel": 5, "traits are not compared": 1, "holds are not compared": 36,
+         "reject is not asked": 5, "who comes before a reject is not asked": 7, "a stop that holds is a stop": 23}
+
+
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_seeded_bug_in_the_checker_is_found_out(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kind, style, where, name, value = BUGS[bug]
     monkeypatch.setattr(where, name, value)
-    assert differs(kind, style, 40 if kind is OF_FAMILY else 60 if style in ("numbered", "late") else 16)
+    assert differs(kind, style, 40 if kind is OF_FAMILY else 60 if style in ("numbered", "late") else 16,
+                   KNOWN.get(bug, 0))

@@ -119,8 +119,10 @@ def test_a_call_that_comes_too_late_or_too_early_is_refused(calls: str, refused:
 
 
 @pytest.mark.parametrize(("protocol", "bounds"), [
-    (ALONE, Bounds(2, cancels=1, requeues=1, crashes=1, closes=1, asks=2)),
-    (having(ASK, REVOKE, STOP, HOLD, INTERRUPT), Bounds(2, revokes=1, stops=1, holds=1, asks=1)),
+    (ALONE, Bounds(1, cancels=1, requeues=1, crashes=1, closes=1, asks=2)),
+    (having(ASK, REVOKE, STOP, HOLD, INTERRUPT), Bounds(2, revokes=1, asks=1)),
+    long(ALONE, Bounds(2, cancels=1, requeues=1, crashes=1, closes=1, asks=2)),
+    long(having(ASK, REVOKE, STOP, HOLD, INTERRUPT), Bounds(2, revokes=1, stops=1, holds=1, asks=1)),
 ], ids=str)
 def test_what_the_guards_rely_on_holds_in_every_state(protocol: Protocol, bounds: Bounds) -> None:
     """An unsettled question belongs to an active prompt that no call has canceled; subscribers know what is open."""

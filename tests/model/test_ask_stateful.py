@@ -1,14 +1,15 @@
 """Random histories with questions: the oracle has no complaint about the model, and complains about mistakes."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from random import Random
 from typing import ClassVar
 
 import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
-from support.budget import effort, one_for_each
+from support.budget import effort
 from support.histories import Recorder, without_finished
 
 from cancelmark.model import observer
@@ -83,34 +84,35 @@ class Asking(RuleBasedStateMachine):
 
 
 TestAsking = Asking.TestCase
-TestAsking.settings = settings(max_examples=effort(200), stateful_step_count=25, deadline=None)
+TestAsking.settings = settings(max_examples=effort(40, 200), stateful_step_count=25, deadline=None)
 
 
 # --- The oracle can fail ------------------------------------------------------------------------------------------
 
-CAUGHT: Mapping[str, str] = {
-    "a cancel leaves the question open until the turn ends": "is still open",
-    "a close does not withdraw": "is still open",
-    "a stop does not withdraw": "is still open",
-    "a revoke does not withdraw": "is still open",
-    "a permission outlives the cancel": "started too late",
-    "an answer after the cancel is taken": "has 2 ends",
-    "a cancel withdraws in silence": "is still open",
-    "a canceled turn still asks": "was asked after a cancel",
-    "the end of a turn leaves its question open": "is still open",
-    "a permission survives compaction": "started too late",
-    "a question survives compaction": "is still open",
-    "the last answer wins until the tool starts": "has 2 ends",
-    "a deny beats an earlier allow": "has 2 ends",
-    "a late answer is confirmed as taken": "has 2 ends",
-    "an answer after the timeout is taken": "has 2 ends",
-    "a timeout allows": "started without permission",
-    "the tool runs while the question is open": "started without permission",
-    "a permission is not used up": "started 2 times",
-    "recovery does not report questions": "is still open|has 0 reports",
-    "the start of a tool is not journaled before it": "has 0 reports",
-    "recovery runs what was allowed": "started 2 times",
-    "a tool that did not start is reported after a crash": "has 1 reports",
+# The complaint, and the seed of a random walk that ends with it.
+CAUGHT: Mapping[str, tuple[str, int]] = {
+    "a cancel leaves the question open until the turn ends": ("is still open", 14),
+    "a close does not withdraw": ("is still open", 61),
+    "a stop does not withdraw": ("is still open", 16),
+    "a revoke does not withdraw": ("is still open", 3),
+    "a permission outlives the cancel": ("started too late", 102),
+    "an answer after the cancel is taken": ("has 2 ends", 14),
+    "a cancel withdraws in silence": ("is still open", 14),
+    "a canceled turn still asks": ("was asked after a cancel", 0),
+    "the end of a turn leaves its question open": ("is still open", 1),
+    "a permission survives compaction": ("started too late", 223),
+    "a question survives compaction": ("is still open", 43),
+    "the last answer wins until the tool starts": ("has 2 ends", 0),
+    "a deny beats an earlier allow": ("has 2 ends", 0),
+    "a late answer is confirmed as taken": ("has 2 ends", 0),
+    "an answer after the timeout is taken": ("has 2 ends", 14),
+    "a timeout allows": ("started without permission", 22),
+    "the tool runs while the question is open": ("started without permission", 3),
+    "a permission is not used up": ("started 2 times", 0),
+    "recovery does not report questions": ("is still open|has 0 reports", 11),
+    "the start of a tool is not journaled before it": ("has 0 reports", 24),
+    "recovery runs what was allowed": ("started 2 times", 24),
+    "a tool that did not start is reported after a crash": ("has 1 reports", 65),
 }
 
 OUT_OF_SIGHT: Mapping[str, str] = {
@@ -132,15 +134,38 @@ def test_every_mistake_is_caught_or_out_of_sight() -> None:
     assert sorted([*CAUGHT, *OUT_OF_SIGHT]) == sorted(mistake.name for mistake in ASK_MISTAKES)
 
 
-@pytest.mark.parametrize("mistake", one_for_each(
-    lambda m: [CAUGHT[m.name]], [m for m in ASK_MISTAKES if m.name in CAUGHT]), ids=lambda m: m.name)
+SHOWN = [mistake for mistake in ASK_MISTAKES if mistake.name in CAUGHT]
+
+
+def mistaken(mistake: ProtocolVariant) -> type[Asking]:
+    return type("Mistaken", (Asking,), {"protocol": mistake.protocol, "expected": CAUGHT[mistake.name][0]})
+
+
+def walk(mistake: ProtocolVariant, seeds: Iterable[int]) -> None:
+    """Takes steps at random, as Hypothesis does, at a tenth of the cost."""
+    for seed in seeds:
+        machine, random = mistaken(mistake)(), Random(seed)
+        for _ in range(30):
+            kinds = [asks for asks in (True, False) if machine.possible(asks)]
+            machine.take(random.randrange(100), random.choice(kinds))
+            machine.the_oracle_has_no_complaint()
+
+
+@pytest.mark.parametrize("mistake", SHOWN, ids=lambda m: m.name)
+def test_a_walk_shows(mistake: ProtocolVariant) -> None:
+    """If the known seed no longer shows the mistake, another one does."""
+    complaint, known = CAUGHT[mistake.name]
+    with pytest.raises(AssertionError, match=complaint):
+        walk(mistake, (known, *range(1000)))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mistake", SHOWN, ids=lambda m: m.name)
 def test_the_oracle_complains_of(mistake: ProtocolVariant) -> None:
-    complaint = CAUGHT[mistake.name]
-    machine = type("Mistaken", (Asking,), {"protocol": mistake.protocol, "expected": complaint})
     budget = settings(max_examples=2000, stateful_step_count=30, deadline=None, derandomize=True,
                       phases=[Phase.generate], print_blob=False)
-    with pytest.raises(AssertionError, match=complaint):
-        run_state_machine_as_test(machine, settings=budget)
+    with pytest.raises(AssertionError, match=CAUGHT[mistake.name][0]):
+        run_state_machine_as_test(mistaken(mistake), settings=budget)
 
 
 # --- Spans that overlap -------------------------------------------------------------------------------------------

@@ -388,7 +388,7 @@ def test_the_server_has_the_calls_and_the_statuses_that_the_wire_says() -> None:
     Bounds(3, cancels=1), Bounds(2, cancels=1, requeues=1, crashes=1, closes=1),
     Bounds(2, cancels=1, crashes=1, sessions=2)], ids=str)
 def test_what_an_implementation_may_rely_on_holds_in_every_reachable_state(bounds: Bounds) -> None:
-    for situation in Graph(bounds).edges:
+    for situation in Graph(bounds).walk():
         for session in situation.server.sessions:
             assert len(session.active) <= 1
             assert not any(session.covered(prompt) for prompt in session.queue)

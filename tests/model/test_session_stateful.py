@@ -16,7 +16,7 @@ from cancelmark.model.variants.catalogue import BUGS
 from cancelmark.model.variants.record import is_row, rows_with
 
 TestTwoSessions = TwoSessions.TestCase
-TestTwoSessions.settings = settings(max_examples=effort(200), stateful_step_count=25, deadline=None)
+TestTwoSessions.settings = settings(max_examples=effort(40, 200), stateful_step_count=25, deadline=None)
 
 
 # --- The oracle can fail ----------------------------------------------------------------------------------------

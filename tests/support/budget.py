@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 TIER = os.environ.get("CANCELMARK_TESTS", "fast")
+FAST = TIER == "fast"
 DEEP = TIER == "deep"
 
 

@@ -45,7 +45,17 @@ def names_real_part(start: Callable[..., object]) -> bool:
     return False
 
 
-def _functions(found: Any) -> Iterator[FunctionType]:
+_listed: dict[int, tuple[object, list[FunctionType]]] = {}  # with the object, so that its id is not given out again
+
+
+def _functions(found: object) -> list[FunctionType]:
+    """What `_list_functions` lists. Most helpers are named by many tests."""
+    if id(found) not in _listed:
+        _listed[id(found)] = found, list(_list_functions(found))
+    return _listed[id(found)][1]
+
+
+def _list_functions(found: Any) -> Iterator[FunctionType]:
     """A function of the tests as it was written, without its decorators; or all functions of a class of the tests."""
     members = [value for base in found.__mro__ for value in vars(base).values()] if inspect.isclass(found) else [found]
     for member in members:

@@ -6,13 +6,15 @@
   then, for the bugs that none of them has, those that `make test-all` adds.
 - A mutant (`mutating`) is judged by its module's tests of the fast tier, and if it survives, by all of them.
 
-The mutants are a seeded sample. An interrupted run is continued by the same sample and seed.
+The mutants are a seeded sample. An interrupted run is continued by the same sample and seed. With no mutants, those on
+the page are kept, with the commit that they are of.
 """
 
 import argparse
 import json
 import os
 import random
+import re
 import resource
 import signal
 import subprocess
@@ -42,6 +44,7 @@ JUDGES: Mapping[str, str] = {
     "test_both_engines_agree_on_mistakes": "mistake",
     "test_no_reduction_loses_a_mistake": "mistake",
     "test_the_oracle_complains_about": "bug",
+    "test_a_walk_shows": "mistake",
     "test_the_replay_finds_every_mistake_of_the_family": "mistake",
     "test_a_flaw_is_in_exactly_the_revisions_it_names": "flaw",
     "test_flaw_breaks_its_property": "flaw",
@@ -62,6 +65,7 @@ JUDGES: Mapping[str, str] = {
     "test_a_kill_shows": "bug",
     "test_each_error_is_found": "flaw",
     "test_a_script_shows": "bug",
+    "test_a_script_shows_in_the_runtime": "bug",
     "test_the_kit_finds": "bug",
     "test_the_kit_is_right_about": "server",
     "test_a_bug_is_blamed_inside_and_outside": "kind",
@@ -228,20 +232,35 @@ def summary_table(kinds: Mapping[str, Sequence[Row]]) -> str:
     return table(head, lines, "lrrrrrrrr")
 
 
+def published(page: str) -> tuple[str, str, list[list[str]]]:
+    """The mutants on the page: of which commit, which of them, and their rows."""
+    told = re.search(r"(?:^At (\w+), every seeded bug and|; at (\w+),) (.+):$", page, re.MULTILINE)
+    assert told, f"{PAGE} does not say of which commit its mutants are"
+    section = page.split("<!-- generated: mutants -->\n")[1].split("<!-- end -->")[0]
+    rows = [[cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+            for line in section.splitlines()[2:]]
+    return told[1] or told[2], told[3], rows
+
+
 def write_page(noticed: list[Noticed], chosen: Mapping[str, list[Mutant]], known: Mapping[Key, Verdict], run: Any,
                ) -> None:
     from tools.specs.pages import filled  # not before the last fork: mutants import it anew
 
-    bugs = bug_rows(noticed)
-    by_module = {module: [mutant_row(m.key, known.get(m.key)) for m in mutants] for module, mutants in chosen.items()}
+    bugs, page = bug_rows(noticed), PAGE.read_text(encoding="utf-8")
     every = sum(len(source_of(module).mutants) for module in SUITES)
-    size = sum(map(len, chosen.values()))
-    sampled = "all mutants" if size == every else f"a sample of {size} of {every:,} mutants (SEED={run['seed']})"
-    rows = [(f"{module} {m.key.where}".strip(), *row)
-            for module, mutants in chosen.items() for m, row in zip(mutants, by_module[module], strict=True)]
-    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), {
-        "noticed": lambda: f"At {run['commit']}, every seeded bug and {sampled}:\n\n" + summary_table(
-            {"seeded bugs": bugs, **{f"mutants of {module}": found for module, found in by_module.items() if found}}),
+    if size := sum(map(len, chosen.values())):
+        sampled = "all mutants" if size == every else f"a sample of {size} of {every:,} mutants (SEED={run['seed']})"
+        measured = f"every seeded bug and {sampled}"
+        rows = [[f"{module} {m.key.where}".strip(), *mutant_row(m.key, known.get(m.key))]
+                for module, mutants in chosen.items() for m in mutants]
+    else:
+        commit, sampled, rows = published(page)
+        measured = f"every seeded bug; at {commit}, {sampled}"
+    by_module: dict[str, list[Row]] = defaultdict(list)
+    for where, *(change, outcome, by, seconds) in rows:
+        by_module[f"mutants of {where.split()[0]}"].append((change, outcome, by, seconds))
+    PAGE.write_text(filled(page, {
+        "noticed": lambda: f"At {run['commit']}, {measured}:\n\n" + summary_table({"seeded bugs": bugs, **by_module}),
         "bugs": lambda: table(("seeded bug", "noticed", "by", "seconds"), bugs, "lllr"),
         "mutants": lambda: table(("where", "change", "noticed", "by", "seconds"), rows, "llllr"),
     }), encoding="utf-8")
@@ -265,7 +284,8 @@ def save(run: Any, bugs: list[Noticed], mutants: Mapping[Key, Verdict], finished
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mutants", default="200", metavar="N", help="how many, or all (default: 200)")
+    parser.add_argument("--mutants", default="200", metavar="N",
+                        help="how many, 0 to keep those on the page, or all (default: 200)")
     parser.add_argument("--seed", type=int, default=1, help="of the sample (default: 1)")
     parser.add_argument("--judges", nargs=2, metavar=("TIER", "FILE"), help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -97,21 +97,27 @@ class Graph:
     paths: dict[Situation, tuple[Call, ...]] = field(default_factory=dict)
     occurrences: Counter[Situation] = field(default_factory=Counter)  # the whole states that it stands for
 
-    def __post_init__(self) -> None:
+    def walk(self) -> Iterator[Situation]:
+        """Each situation once, those with the shortest paths first. Nothing is known of what comes later."""
         start = Situation(Server(sessions=(self.protocol.start,) * self.bounds.sessions))
         self.paths[start] = ()
         for situation, _ in Search([(start, frozenset[tuple[int, Prompt]]())], self._onward):
             self.occurrences[situation] += 1
+            if self.occurrences[situation] == 1:
+                yield situation
 
     def _onward(
         self, state: tuple[Situation, frozenset[tuple[int, Prompt]]],
     ) -> Iterator[tuple[Edge, tuple[Situation, frozenset[tuple[int, Prompt]]]]]:
         situation, ended = state
-        if situation not in self.edges:
-            self.edges[situation] = list(self._leaving(situation))
-        for edge in self.edges[situation]:
+        for edge in self.edges_of(situation):
             self.paths.setdefault(edge.after, (*self.paths[situation], edge.change.call))
             yield edge, (edge.after, ended.union(edge.ended))
+
+    def edges_of(self, situation: Situation) -> list[Edge]:
+        if situation not in self.edges:
+            self.edges[situation] = list(self._leaving(situation))
+        return self.edges[situation]
 
     def _leaving(self, situation: Situation) -> Iterator[Edge]:
         left = {name for name, n in zip(BOUND_NAMES, situation.spent) if n < getattr(self.bounds, name)}
@@ -243,11 +249,11 @@ def replay(make: Make, bounds: Bounds, protocol: Protocol = REFERENCE) -> int:
     differs. What only an observer can tell apart is replayed once."""
     graph = Graph(bounds, protocol)
     tried: set[object] = set()
-    for situation, edges in graph.edges.items():
+    for situation in graph.walk():
         here = Situation(visible(situation.server), situation.spent)
         way = graph.paths[situation]
         path = [call_text(call, bounds.sessions) for call in way]
-        for change, after, _ in edges:
+        for change, after, _ in graph.edges_of(situation):
             if (here, change.call) in tried:
                 continue
             tried.add((here, change.call))

@@ -5,7 +5,18 @@ import re
 from support.paths import ROOT
 from tools.mutants import FAST, SURVIVED, Verdict
 from tools.mutating import Key
-from tools.noticed import JUDGES, OUTCOMES, Noticed, bug_rows, mutant_row, sample, summary_table
+from tools.noticed import (
+    JUDGES,
+    OUTCOMES,
+    PAGE,
+    Noticed,
+    bug_rows,
+    mutant_row,
+    published,
+    sample,
+    summary_table,
+    table,
+)
 
 QUICK, LATE, MISSED, UNKNOWN = OUTCOMES
 KEY = Key("model/server", "f", "a < b", "< → <=")
@@ -35,6 +46,16 @@ def test_a_mutant_that_was_not_judged_is_not_measured() -> None:
     rows = [mutant_row(KEY, verdict) for verdict in verdicts]
     assert [outcome for _, outcome, _, _ in rows] == [QUICK, LATE, MISSED, UNKNOWN]
     assert "| all | 4 | 1 | 1 | 1 | 1 | 33.3 % | 1.0 | 1.0 |" in summary_table({"mutants": rows})
+
+
+def test_the_mutants_on_the_page_can_be_kept() -> None:
+    rows = [["model/server f", "`a | b`: `| → &`", LATE, "test_a", "0.1"]]
+    written = table(("where", "change", "noticed", "by", "seconds"), rows, "llllr")
+    section = f"<!-- generated: mutants -->\n{written}<!-- end -->"
+    for told in ("At abc123, every seeded bug and all mutants:",
+                 "At 123abc, every seeded bug; at abc123, all mutants:"):
+        assert published(f"{told}\n\n{section}\n") == ("abc123", "all mutants", rows)
+    assert published(PAGE.read_text(encoding="utf-8"))[2]
 
 
 def test_a_sample_is_repeated_by_its_seed() -> None:

@@ -11,7 +11,8 @@ from cancelmark.model.protocol import REFERENCE
 from cancelmark.model.revisions.flaws import FLAWS, FLAWS_BY_NAME
 
 
-@pytest.mark.parametrize("flaw", one_for_each(lambda flaw: [FLAWS_BY_NAME[flaw].breaks], SEEDED))
+@pytest.mark.parametrize("flaw", one_for_each(
+    lambda flaw: [FLAWS_BY_NAME[flaw].breaks], sorted(SEEDED, key=lambda flaw: flaw not in STEPS)))  # those are quicker
 def test_the_random_tests_find(flaw: str) -> None:
     found = find(flaw)
     assert found.told.startswith(f"{FLAWS_BY_NAME[flaw].breaks}: ")
@@ -29,6 +30,7 @@ def test_what_is_not_there_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None
         find("run-id-folded")
 
 
+@pytest.mark.long
 def test_a_flaw_is_shrunk_to_a_short_trace() -> None:
     assert find("slow-subscriber-loses-end", shrink=True).steps == 8
 

@@ -6,6 +6,7 @@ a node hides (accepted prompts, the mark) determines which of several edges an a
 """
 
 from collections.abc import Mapping
+from functools import cache
 from typing import NamedTuple
 
 import pydot
@@ -93,6 +94,7 @@ def path_of(source: Node, dest: Node, action: Action) -> Path:
     return Path.ORDINARY if source.waiting or dest.waiting else Path.HAPPY
 
 
+@cache
 def quotient(protocol: Protocol = REFERENCE, prompts: int = PROMPTS) -> Quotient:
     """Explore the protocol with up to `prompts` prompts and any number of cancels, requeues, crashes and closes."""
     stays: dict[Node, set[Action]] = {}

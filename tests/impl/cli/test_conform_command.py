@@ -18,6 +18,7 @@ from xml.etree import ElementTree
 import pytest
 from support.budget import DEEP
 from support.commands import COMMAND
+from support.runtime_bugs import cancels_are_lost, ends_come_twice
 from support.servers import PATIENCE, Process, threaded
 
 from cancelmark.conformance.adapter.fake_llm import FakeModel
@@ -28,10 +29,7 @@ from cancelmark.impl.cli.conform import target
 from cancelmark.impl.cli.main import main
 from cancelmark.impl.models.openai import OpenAIModel
 from cancelmark.impl.runtime import Runtime
-from cancelmark.impl.runtime.journal import Journal
-from cancelmark.impl.runtime.session import TakenStep
 from cancelmark.impl.server.stream import Encoder
-from cancelmark.impl.store import AppendEvent
 
 FEW = Profile("quick", histories=25, schedules=0, inside=0, repeats=1, shrinks=20, seconds=10)
 
@@ -159,23 +157,6 @@ def test_a_turn_that_takes_another_in_before_it_asks_is_not_taken_for_the_others
 
 
 # --- servers with a bug
-
-def cancels_are_lost(patch: pytest.MonkeyPatch) -> None:
-    """A cancel drops the queue and forgets the turn that runs."""
-    clear = Runtime.clear_queue
-    patch.setattr(Runtime, "cancel", clear)
-
-
-def ends_come_twice(patch: pytest.MonkeyPatch) -> None:
-    add = Journal.add
-
-    def add_twice(self: Journal, step: TakenStep) -> None:
-        known = len(self.operations)
-        add(self, step)
-        self.operations += [op for op in self.operations[known:] if isinstance(op, AppendEvent)]
-
-    patch.setattr(Journal, "add", add_twice)
-
 
 def places_are_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Encoder, "parse_offset", lambda self, last_event_id, latest: None)

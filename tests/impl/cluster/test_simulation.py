@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.budget import DEEP, effort
+from support.budget import DEEP, effort, long
 from support.simulation.cluster import Do, Flaw
 from support.simulation.flaws import FLAWS
 from support.simulation.playing import find_flaw, play, play_all, read_choices, shows
@@ -17,7 +17,7 @@ from tools.simulate import main
 
 from cancelmark.conformance.schedule import departing
 
-QUICK = ("cancel", "echo", "held", "unanswered")  # the others take longer
+QUICK, LONG = ("cancel", "echo", "held"), ("unanswered",)  # the others take longer
 
 CALLS = ("cancel", "clear_queue", "hold", "resume", "revoke", "replace", "next", "stop")
 TURNS = ("says", "says", "waits", "works", "grows")
@@ -30,7 +30,8 @@ CLIENTS = st.tuples(st.lists(ACCEPTS, min_size=1, max_size=4), st.lists(OTHERS, 
 DEPARTURES = st.lists(st.tuples(st.integers(0, 12), st.integers(1, 12)), max_size=8)
 
 
-@pytest.mark.parametrize("name", [s.name for s in (*SMALL, *DOUBLE) if DEEP or s.name in QUICK])
+@pytest.mark.parametrize("name", [
+    long(s.name) if s.name in LONG else s.name for s in (*SMALL, *DOUBLE) if DEEP or s.name in (*QUICK, *LONG)])
 def test_nothing_is_lost_whichever_fault_strikes_and_wherever(name: str) -> None:
     scenario, runs = SCENARIOS[name], 0
     for run in play_all(scenario, faults=2 if scenario in DOUBLE else 1):
@@ -40,7 +41,7 @@ def test_nothing_is_lost_whichever_fault_strikes_and_wherever(name: str) -> None
 
 
 @given(CLIENTS, DEPARTURES)
-@settings(max_examples=effort(25), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=effort(10, 25), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_nothing_is_lost_in_large_clusters_with_many_faults(clients: list[Do], departures: list[tuple[int, int]],
                                                             ) -> None:
     run = play(replace(LARGE, clients=clients), departing(departures))
@@ -48,7 +49,7 @@ def test_nothing_is_lost_in_large_clusters_with_many_faults(clients: list[Do], d
 
 
 @given(st.sampled_from([s.name for s in SMALL]), DEPARTURES)
-@settings(max_examples=effort(25), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=effort(10, 25), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_nothing_is_lost_when_several_faults_come_together(name: str, departures: list[tuple[int, int]]) -> None:
     run = play(SCENARIOS[name], departing(departures))
     assert not run.problems, run

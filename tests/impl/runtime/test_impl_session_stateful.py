@@ -6,4 +6,4 @@ from support.runtime_sessions import HISTORIES, STEP_COUNT, RuntimeSessions
 
 TestRuntimeSessions = RuntimeSessions.TestCase
 TestRuntimeSessions.settings = settings(
-    max_examples=effort(HISTORIES // 4, HISTORIES), stateful_step_count=STEP_COUNT, deadline=None)
+    max_examples=effort(HISTORIES // 16, HISTORIES), stateful_step_count=STEP_COUNT, deadline=None)

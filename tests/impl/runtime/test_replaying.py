@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.budget import DEEP, long
+from support.budget import DEEP, long, one_for_each
 from support.replayed_sessions import FamilySessions, Sessions
 from tools import replaying
 from tools.replaying import Asked, Difference, Subject, replay
@@ -93,9 +93,11 @@ class QueueBySeq(FamilySessions):
 
 
 @pytest.mark.parametrize("bounds", [
-    Bounds(2, requeues=1, revokes=1, stops=1),
+    Bounds(2, revokes=1, stops=1),
+    long(Bounds(2, requeues=1, revokes=1, stops=1)),
     Bounds(2, requeues=1, holds=1),
-    Bounds(2, crashes=1, holds=1, replaces=1),
+    Bounds(1, crashes=1, holds=1, replaces=1, sessions=2),
+    long(Bounds(2, crashes=1, holds=1, replaces=1)),
     long(Bounds(2, cancels=1, holds=1, nexts=1)),
     Bounds(2, holds=1, nexts=1),
     *([Bounds(2, cancels=1, requeues=1, crashes=1, revokes=1, stops=1, holds=1), Bounds(3, holds=1, nexts=1)]
@@ -195,7 +197,8 @@ def sessions_of(protocol: Protocol) -> type[FamilySessions]:
     return Mistaken
 
 
-@pytest.mark.parametrize("mistake", [*MISTAKES, *ASK_MISTAKES], ids=lambda mistake: mistake.name)
+@pytest.mark.parametrize("mistake", one_for_each(lambda m: m.breaks, [*MISTAKES, *ASK_MISTAKES]),
+                         ids=lambda mistake: mistake.name)
 def test_every_mistake_of_the_family_runs_on_the_runtimes_session(mistake: ProtocolVariant) -> None:
     """The protocol is a value: with a mistake in it, model and runtime are still the same protocol."""
     bounds = mistake.bounds if DEEP else replace(mistake.bounds, prompts=min(2, mistake.bounds.prompts))

@@ -310,7 +310,7 @@ class Server(RuleBasedStateMachine):
 
 
 TestServer = Server.TestCase
-TestServer.settings = settings(max_examples=effort(50), stateful_step_count=25, deadline=None,
+TestServer.settings = settings(max_examples=effort(20, 50), stateful_step_count=25, deadline=None,
                                suppress_health_check=[HealthCheck.too_slow])
 
 

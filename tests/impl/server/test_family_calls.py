@@ -10,9 +10,9 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 import pytest
-from support import family_bugs
-from support.family_bugs import KILLED
+from support import runtime_bugs
 from support.postgres import shared_server
+from support.runtime_bugs import KILLED
 from support.servers import Place, Process, Server, Watch, placed, serving, web
 
 from cancelmark.impl.client import Client, Refusal
@@ -532,7 +532,7 @@ def test_what_a_call_has_answered_outlives_a_kill_at_that_moment(tmp_path: Path)
 def test_a_kill_shows(bug: str, tmp_path: Path) -> None:
     """The same on a server with the bug, with the call that has it."""
     class Buggy(Process):
-        command = (sys.executable, family_bugs.__file__, bug)
+        command = (sys.executable, runtime_bugs.__file__, bug)
 
     _, name, words = KILLED[bug]
     with Buggy(tmp_path / "data", *FOR_EVER) as server, pytest.raises((AssertionError, Refusal), match=words):

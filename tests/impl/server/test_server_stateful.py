@@ -25,18 +25,22 @@ from hypothesis import strategies as st
 from hypothesis.errors import Flaky
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from support.budget import effort
-from support.family_bugs import RANDOM
+from support.runtime_bugs import (
+    RANDOM,
+    cancel_is_answered_too_early,
+    conflicts_are_ignored,
+    run_ids_are_lost,
+    runs_twice,
+)
 from support.runtimes import fails
 from support.servers import PATIENCE, Place, Server, Watch, serving
 from support.stores import at_once, unfinished
 
 from cancelmark.impl.models.scripted import Beat, Request, Wait, say
-from cancelmark.impl.runtime import RunIdInUse, Runtime
 from cancelmark.impl.runtime.messages import text_of
 from cancelmark.impl.runtime.workspace import Workspace
 from cancelmark.impl.server.stream import Encoder
 from cancelmark.impl.store import Store
-from cancelmark.impl.wire import Accepted
 from cancelmark.model.lifecycle import Outcome, State
 from cancelmark.model.oracle import Call, CallKind, End, Prompt, Span, certain, judge
 
@@ -488,54 +492,6 @@ TestClients.settings = settings(max_examples=effort(12), stateful_step_count=15,
 
 # --- The machine can fail -------------------------------------------------------------------------------------------
 
-def runs_twice(patch: pytest.MonkeyPatch) -> None:
-    """A prompt that is posted again under its run id is accepted again."""
-    accept = Workspace.accept
-
-    async def twice(self: Workspace, session_id: str, text: str, run_id: str | None, *more: Any) -> Accepted:
-        known = await self.runtime.store.prompt(run_id) if run_id is not None else None
-        if known is not None and known.text == text:
-            await accept(self, session_id, text, f"{run_id}-again")
-            return Accepted(session_id, known.seq)
-        return await accept(self, session_id, text, run_id, *more)
-
-    patch.setattr(Workspace, "accept", twice)
-
-
-def conflicts_are_ignored(patch: pytest.MonkeyPatch) -> None:
-    """Another prompt under a used run id is taken for the same."""
-    accept = Workspace.accept
-
-    async def lenient(self: Workspace, session_id: str, text: str, run_id: str | None, *more: Any) -> Accepted:
-        try:
-            return await accept(self, session_id, text, run_id, *more)
-        except RunIdInUse:
-            assert run_id is not None
-            known = await self.runtime.store.prompt(run_id)
-            assert known is not None
-            return Accepted(session_id, known.seq)
-
-    patch.setattr(Workspace, "accept", lenient)
-
-
-def cancel_is_answered_too_early(patch: pytest.MonkeyPatch) -> None:
-    """A cancel takes effect only after the next prompt has been accepted, and reaches that too."""
-    cancel, accept = Runtime.cancel, Runtime.accept
-    late: list[str] = []
-
-    async def answered(self: Runtime, session_id: str, *, by: str = "") -> None:
-        late.append(session_id)
-
-    async def accepted(self: Runtime, *arguments: Any) -> Any:
-        handle = await accept(self, *arguments)
-        while late:
-            await cancel(self, late.pop())
-        return handle
-
-    patch.setattr(Runtime, "cancel", answered)
-    patch.setattr(Runtime, "accept", accepted)
-
-
 def places_are_forgotten(patch: pytest.MonkeyPatch) -> None:
     """Who comes back is shown what happens from now on."""
     patch.setattr(Encoder, "parse_offset", lambda self, last_event_id, latest: None)
@@ -544,13 +500,6 @@ def places_are_forgotten(patch: pytest.MonkeyPatch) -> None:
 def everything_is_shown_again(patch: pytest.MonkeyPatch) -> None:
     """Who comes back is shown everything."""
     patch.setattr(Encoder, "parse_offset", lambda self, last_event_id, latest: 0)
-
-
-def run_ids_are_lost(patch: pytest.MonkeyPatch) -> None:
-    """A run id does not survive the wire."""
-    accept = Workspace.accept
-    patch.setattr(Workspace, "accept", lambda self, session_id, text, run_id, *more: accept(
-        self, session_id, text, None, *more))
 
 
 BUGS: dict[Callable[[pytest.MonkeyPatch], None], str] = {

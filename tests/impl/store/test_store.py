@@ -262,7 +262,7 @@ async def write_groups(store: Store, groups: list[list[Batch]]) -> None:
 
 @pytest.mark.parametrize(("kind", "rows"), [("memory", 0), ("sqlite", sqlite.ROWS), ("sqlite", 2)])
 @given(groups=GROUPS)
-@settings(max_examples=effort(20, 60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=effort(10, 60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_batches_have_the_effect_that_they_have_on_dictionaries(
     kind: str, rows: int, groups: list[list[Batch]], tmp_path_factory: pytest.TempPathFactory,
 ) -> None:

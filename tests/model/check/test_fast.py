@@ -338,10 +338,10 @@ def test_without_a_compiler_the_plain_engine_does_it(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(("bounds", "reductions"), [
     (Bounds(3, cancels=2, clears=1), ()),
     (Bounds(3, cancels=2, clears=1, requeues=1, crashes=1, closes=1), ()),
-    (Bounds(4, cancels=2, clears=1), ()),
+    long(Bounds(4, cancels=2, clears=1), ()),
     long(Bounds(3, cancels=2, clears=1, requeues=1, crashes=1, sessions=2), ()),
     (Bounds(3, cancels=2, clears=1, requeues=1, crashes=1, sessions=2), tuple(Reduction)),
-    (Bounds(4, cancels=2, clears=1, requeues=1, crashes=1, closes=1), tuple(Reduction)),
+    long(Bounds(4, cancels=2, clears=1, requeues=1, crashes=1, closes=1), tuple(Reduction)),
 ], ids=str)
 def test_the_estimate_is_within_a_factor_of_two(bounds: Bounds, reductions: tuple[Reduction, ...]) -> None:
     result = explore(REFERENCE, bounds, engine="fast", reductions=reductions)

@@ -78,8 +78,10 @@ def in_model(root: Path) -> Carried:
 def in_docstrings(root: Path, package: str) -> Carried:
     """The citations in the docstrings of a package, by module and name."""
     for path in sorted((root / package).rglob("*.py")):
+        if not _CITED.search(source := path.read_text(encoding="utf-8")):
+            continue  # most files cite nothing, and parsing all takes a second
         module = ".".join(path.relative_to(root / package).with_suffix("").parts).removesuffix(".__init__")
-        for name, node in _documented(ast.parse(path.read_text(encoding="utf-8")), module):
+        for name, node in _documented(ast.parse(source), module):
             for cited in _CITED.findall(ast.get_docstring(node) or ""):
                 yield from ((clause, name) for clause in re.split(r",\s+", cited))
 
@@ -97,8 +99,10 @@ def _documented(
 def in_tests(root: Path) -> Carried:
     """The clauses that tests are marked with, by file and name: a test by a decorator, a parameter by `marks=…`."""
     for path in sorted((root / "tests").rglob("*.py")):
+        if "pytest.mark.rule" not in (source := path.read_text(encoding="utf-8")):
+            continue
         file = path.relative_to(root / "tests").with_suffix("").as_posix()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(ast.parse(source)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 yield from ((clause, f"{file}::{node.name}") for clause in _marked(node.name, node.decorator_list))
             elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
