@@ -349,7 +349,8 @@ class Problem:
     state: Annotated[str, one_of(State)] = ""
     outcome: Annotated[str, one_of(Outcome)] = ""
     version: int = 0
-    ask: Ask | None = None
+    ask: Json | None = None
+    """The question, as in lists."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ and response, and help texts. The following are generated from the table:
 - the client's requests, and the table of requests in specs/protocol.md,
 - the keywords of the kit's scripts, and the kit's adapters for our own server.
 
-`accept` and `close` are not in the table: `accept` creates its prompt, and `close` applies to all sessions.
+`accept`, `answer` and `close` are not in the table: `accept` creates its prompt, `answer` names a question, and `close`
+applies to all sessions.
 """
 
 from collections.abc import Mapping

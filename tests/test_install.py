@@ -110,6 +110,8 @@ USES = {  # what a command is given here, and the extra that it then needs, if a
     "hold": ([], "wire"),
     "resume": ([], "wire"),
     "queue": ([], "wire"),
+    "ask": ([], "wire"),
+    "answer": (["allow"], "wire"),
     "watch": ([], "wire"),
     "conform": (["http://127.0.0.1:1"], "wire"),
 }

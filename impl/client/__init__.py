@@ -24,10 +24,10 @@ from ..wire import (
 )
 from .calls import Client
 from .errors import BadAnswer, ClientError, EndUnknown, Refusal, Unreachable
-from .results import Message, Notice
+from .results import Message, Notice, read_ended
 from .run import RunStream
 from .stream import Events, Patience
 
 __all__ = ["Agent", "AgentEvent", "Ask", "AskAnswered", "Attachment", "BadAnswer", "Called", "Client", "ClientError",
            "EndUnknown", "Events", "Message", "Notice", "Patience", "Prompt", "Refusal", "RunComplete",
-           "RunStream", "Session", "TakenOver", "Unreachable", "Version", "Workspace"]
+           "RunStream", "Session", "TakenOver", "Unreachable", "Version", "Workspace", "read_ended"]

@@ -14,7 +14,7 @@ from cancelmark.model.wire import RunComplete
 
 from .. import wire
 from ..wire import AgentEvent, Ask, Called, Gap, Json, Prompt, Session, TakenOver
-from .errors import BadAnswer
+from .errors import BadAnswer, Refusal
 
 T = TypeVar("T")
 
@@ -97,6 +97,11 @@ def read_end(data: Json) -> RunComplete:
     end = read(RunComplete, data)
     other = Outcome.CANCELED if end.cancelled else Outcome.ERROR if end.error else Outcome.END_TURN
     return end if end.outcome else replace(end, outcome=other.value)
+
+
+def read_ended(refusal: Refusal) -> Ask | None:
+    """The question as it ended, if a late answer to it was refused."""
+    return read(Ask, refusal.told.ask) if refusal.told.ask else None
 
 
 Payload: TypeAlias = Message | Session | RunComplete | AgentEvent | Prompt | Ask | Called | TakenOver | Gap | Json

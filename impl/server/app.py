@@ -226,7 +226,7 @@ def _tell_more(error: Exception) -> dict[str, Any]:
         return {"code": "too_late" if isinstance(error, TooLate) else "other_version", **error.told}
     if isinstance(error, QuestionClosed):
         return {"code": "answered" if error.question.answer and not error.question.why else "withdrawn",
-                "ask": error.question}
+                "ask": wire.to_json(error.question)}
     return {"code": "busy"} if isinstance(error, Busy) else {}
 
 

@@ -10,7 +10,7 @@ from .database import ADOPT, RECOVER, RELEASE, Response
 from .sending import OF_TURN, Edge, Sending, Transition
 from .state import Cluster, Hold, Id, Intent, NodeState, PendingMessage, Status, Write, has_work, name_node
 
-OWNERS = ("enter", "fail", "settle", "step", "requeue", "finish")
+OWNERS = ("enter", "fail", "settle", "step", "requeue", "finish", "ask", "run", "withdraw")
 
 
 class ClusterBehaviour(Sending):
@@ -87,14 +87,15 @@ class ClusterBehaviour(Sending):
         if node.draining and (hold.turn is None or not self.rules.ends_before_release):
             yield from self.send(cluster, i, self.owners_write(cluster, i, hold, Intent(RELEASE), ()))
         read = cluster.row.session if self.rules.steps_from_rows else hold.read
-        for name in OWNERS:
-            action = self.protocol.action(name)
+        for action in self.protocol.actions:
+            if (name := action.name) not in OWNERS:
+                continue
             for variant in action.variants:
                 for prompt in read.live:
                     intent = Intent(name, prompt.seq, variant)
                     if not self.steps_now(cluster, node, hold, intent):
                         continue
-                    bound = {"requeue": "requeues", "fail": "fails"}.get(name)
+                    bound = {"requeue": "requeues", "fail": "fails", "ask": "asks"}.get(name)
                     paid = self.spend(cluster, bound) if bound else cluster
                     moves = self.compute(read, intent, cluster.row.latest) if paid else None
                     if paid and moves is not None:

@@ -21,6 +21,7 @@ class Budget:
     holds: int = _bound("holds; a held session can always be resumed")
     replaces: int = _bound("prompt texts replaced")
     nexts: int = _bound("prompts moved to the front")
+    asks: int = _bound("questions that turns ask")
     modes: int = _bound("prompts sent with reject or interrupt")
     requeues: int = _bound("turns that resume after compaction")
     fails: int = _bound("prompts that cannot start")

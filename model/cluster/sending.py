@@ -33,7 +33,7 @@ from .state import (
 )
 
 CALLS = (Actor.CLIENT, Actor.OPERATOR)
-OF_TURN = ("step", "requeue", "finish")
+OF_TURN = ("step", "requeue", "finish", "ask", "run", "withdraw")
 
 
 class Edge(NamedTuple):

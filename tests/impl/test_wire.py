@@ -40,9 +40,11 @@ def _values(hint: Any) -> st.SearchStrategy[Any]:
     rule = next((one for one in get_args(hint) if isinstance(one, wire.Rule)), None)
     if rule and rule.schema:
         return st.sampled_from(rule.schema["enum"])
-    plain = {str: st.text(), int: st.integers(), bool | None: st.booleans(), bool: st.booleans(),
+    json = st.dictionaries(st.text(), st.integers())
+    plain = {wire.Json | None: json, Any: st.integers(),
+             str: st.text(), int: st.integers(), bool | None: st.booleans(), bool: st.booleans(),
              tuple[str, ...]: st.lists(st.text()).map(tuple),
-             tuple[wire.Json, ...]: st.lists(st.dictionaries(st.text(), st.integers())).map(tuple)}
+             tuple[wire.Json, ...]: st.lists(json).map(tuple)}
     return plain[hint]
 
 

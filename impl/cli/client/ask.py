@@ -84,7 +84,7 @@ async def answer(arguments: argparse.Namespace) -> int:
         value = None if arguments.value is None else json.loads(arguments.value)
     except ValueError as error:
         raise UsageError(f"--value {arguments.value}: not JSON ({error}); quote a text as '\"text\"'") from error
-    from ...client import Refusal
+    from ...client import Refusal, read_ended
 
     async with connect_target(arguments) as target:
         session = await target.known_session(arguments.session, "nothing asks in it")
@@ -93,7 +93,7 @@ async def answer(arguments: argparse.Namespace) -> int:
             answered = await target.client.answer(target.workspace.id, session.id, name, given, option=arguments.option,
                                                   value=value, text=arguments.text)
         except Refusal as refusal:
-            if (ended := refusal.told.ask) is None:
+            if (ended := read_ended(refusal)) is None:
                 raise
             print(json.dumps({"ask": name, "effect": "none", "status": ended.status, "by": ended.by or None})
                   if arguments.json else f"question {name} is closed: {describe_status(ended)}")

@@ -55,7 +55,7 @@ from ...lifecycle import IllegalTrigger
 from ...protocol import Behaviour
 from .tables import Case, Option, Sessions
 
-ENDLESS = {Feature.NEXT, Feature.REPLACE}  # calls that can create new sessions without limit
+ENDLESS = {Feature.NEXT, Feature.REPLACE, Feature.ASK}  # calls that can create new sessions without limit
 
 Related = tuple[int, int, int]  # the numbers of two sessions, and the server's seq
 Ends = tuple[tuple[object, ...], ...]

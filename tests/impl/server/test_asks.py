@@ -12,7 +12,7 @@ import pytest
 from support.runtimes import calls
 from support.servers import Place, Process, Server, Watch, placed, web
 
-from cancelmark.impl.client import Client, Refusal
+from cancelmark.impl.client import Client, Refusal, read_ended
 from cancelmark.impl.models import Tool
 from cancelmark.impl.models.scripted import say
 from cancelmark.impl.runtime.questions import AskUser
@@ -136,8 +136,9 @@ async def test_the_client_has_the_calls_on_questions() -> None:
             assert (answered.effect, answered.by) == ("taken", client.client_id)
             with pytest.raises(Refusal) as late:
                 await client.answer(s.place.id, s.place.session, ask.ask, "deny")
-            assert late.value.told.ask is not None
-            assert (late.value.status, late.value.told.ask.answer, late.value.told.ask.value) == (409, "allow", "main")
+            ended = read_ended(late.value)
+            assert ended is not None
+            assert (late.value.status, ended.answer, ended.value) == (409, "allow", "main")
         await s.watch.end("a")
         assert s.ran == ['"main"']
 

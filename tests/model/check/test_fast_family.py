@@ -14,7 +14,7 @@ from cancelmark.model.variants.catalogue import ASK_MISTAKES, MISTAKES, Protocol
 need_fast_engine()
 
 ONCE = Bounds(2, cancels=1, crashes=1, revokes=1, stops=1, holds=1, replaces=1, nexts=1, asks=1)
-REFUSED = {feature: {Reduction.COMMUTING} for feature in (Feature.NEXT, Feature.REPLACE)}
+REFUSED = {feature: {Reduction.COMMUTING} for feature in (Feature.NEXT, Feature.REPLACE, Feature.ASK)}
 
 
 def alone(feature: Feature) -> Protocol:

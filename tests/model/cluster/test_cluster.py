@@ -6,8 +6,7 @@ import pytest
 from support.budget import DEEP, long
 from support.paths import ROOT
 
-from cancelmark.model.actions import ACTIONS
-from cancelmark.model.cluster.behaviour import ClusterBehaviour
+from cancelmark.model.cluster.behaviour import OWNERS, ClusterBehaviour
 from cancelmark.model.cluster.bounds import BOUNDS, DEEP_BOUNDS, LOG_BOUND, LOG_STATES, Bound
 from cancelmark.model.cluster.budget import NAMES, Budget
 from cancelmark.model.cluster.flaws import ALL_FLAWS, FLAWS, HARMLESS, LOG_FLAWS, LOG_HARMLESS, ClusterFlaw
@@ -145,9 +144,9 @@ def test_everything_happens_somewhere(budget: Budget, family: bool, wanted: list
 def test_every_call_and_step_of_the_protocol_is_there() -> None:
     """Any node takes every call (C1a): the model's nodes ask for nothing but a call that is possible."""
     calls = {a.name for a in ClusterBehaviour(Budget(1), protocol=FAMILY).calls}
-    owners = {"enter", "fail", "settle", "step", "requeue", "finish"}
+    owners = {"enter", "fail", "settle", "step", "requeue", "finish", "ask", "run", "withdraw"}
     assert calls | owners | {"crash", "recover"} == {a.name for a in ALL_ACTIONS}
-    assert owners <= {a.name for a in ACTIONS}
+    assert owners == set(OWNERS)
 
 
 def test_every_bound_of_a_budget_is_searched() -> None:

@@ -310,7 +310,8 @@ def servers(bounds: Bounds, protocol: Protocol = REFERENCE) -> set[Server]:
 
 def edges(server: Server, prompts: int, protocol: Protocol = REFERENCE) -> set[Digits]:
     asks = ASK in protocol.features
-    return {python_step(c, prompts, asks) for c in changes(protocol, server) if c.after.seq <= prompts}
+    return {python_step(c, prompts, asks) for c in changes(protocol, server)
+            if c.after.seq <= prompts and all(len(p.asks) <= MOST_ASKS for p in c.after.prompts)}
 
 
 @pytest.mark.parametrize(
