@@ -472,7 +472,8 @@ class Gap:
 
 def to_json(value: Any) -> dict[str, Any]:
     """The fields to send. A request omits None, an answer omits defaults."""
-    return {name: told for name, left_out in _left_out(value.__class__) if (told := getattr(value, name)) != left_out}
+    given = value.__dict__  # faster than `getattr` for each field
+    return {name: told for name, left_out in _left_out(value.__class__) if (told := given[name]) != left_out}
 
 
 @cache

@@ -70,7 +70,7 @@ FAMILY_BOUNDS = [
                  nexts=1)),
     (ALL, Bounds(1, crashes=1, holds=1, sessions=2)),
     (frozenset({ASK}), Bounds(1, cancels=1, closes=1, requeues=1, crashes=1, asks=2)),
-    (frozenset({ASK}), Bounds(2, crashes=1, asks=1, sessions=2)),
+    long(frozenset({ASK}), Bounds(2, crashes=1, asks=1, sessions=2)),
     long(frozenset({ASK, Feature.INTERRUPT}), Bounds(2, cancels=1, requeues=1, asks=1)),
     long(frozenset({ASK, Feature.REVOKE, Feature.STOP, Feature.HOLD}), Bounds(1, revokes=1, stops=1, holds=1, asks=2)),
     *([(ALL, Bounds(2, crashes=1, revokes=1, stops=1, holds=1, replaces=1, nexts=1)),
