@@ -67,6 +67,8 @@ def answer_heard(step: SessionStep) -> bool:
 
 
 def ask_settled(step: SessionStep) -> bool:
+    if step.call != "ask" and not any(observer.wish_of(p).asks for p in step.after.prompts):
+        return not any(isinstance(e, Ask | Answered | Withdraw) for e in step.effects)
     if any(recorded(p, n) is not Question.OPEN for p in step.after.prompts for n in observer.wish_of(p).told):
         return False
     told = {(p.seq, n) for p in step.before.prompts for n in observer.wish_of(p).told}

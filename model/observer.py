@@ -131,6 +131,8 @@ def note_starts(session: Any, seqs: Iterable[int]) -> Any:
 
 def note_asks(session: Any, call: str, prompt: Any, variant: Any, effects: Iterable[Any]) -> Any:
     """Record what a call does to questions, and what its effects make subscribers believe about them."""
+    if call != "ask" and not any(p.wish is not None and p.wish.asks for p in session.prompts):
+        return session  # no turn has asked
     for p in session.prompts:
         wish = wish_of(p)
         called = prompt is not None and prompt.seq == p.seq
