@@ -25,6 +25,8 @@ from ..files import UsageError, write
 from .protocols import add_protocol, errors_as_usage, protocol_named
 from .width import columns
 
+MOST_FEATURES = 4  # in a session's diagram: a search of a minute
+
 DESCRIPTION = """\
 Draw the protocol, from the transition table and the actions that run it.
 
@@ -88,6 +90,9 @@ def run(arguments: argparse.Namespace) -> int:
         if not isinstance(protocol, Protocol):
             raise UsageError(f"--protocol {protocol.name}: a revision of the original has no {what} diagram; use "
                              "diagram trace")
+        if what == "session" and len(protocol.features) > MOST_FEATURES:
+            raise UsageError(f"diagram session --protocol {protocol.name}: its {len(protocol.features)} features have too "
+                             f"many states; choose up to {MOST_FEATURES}, such as family:ask,hold")
         graph, mermaid = PROTOCOL[what]
         forms: Mapping[str, Callable[[Protocol], Content]] = {
             "svg": lambda protocol: render_svg(graph(protocol)),

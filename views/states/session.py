@@ -15,7 +15,7 @@ from cancelmark.model.actions import Action, Actor, Reach
 from cancelmark.model.check.graph import Search, StateGraph, Successor
 from cancelmark.model.lifecycle import State
 from cancelmark.model.protocol import REFERENCE, Protocol
-from cancelmark.model.session import AnySession
+from cancelmark.model.session import DEFAULT_TRAITS, AnySession, Prompt
 
 from ..drawing import graph
 from ..drawing.paths import Path, mermaid_legend
@@ -102,7 +102,8 @@ def quotient(protocol: Protocol = REFERENCE, prompts: int = PROMPTS) -> Quotient
     graph = StateGraph(protocol, whole=False)
 
     def onward(number: int) -> list[Successor]:
-        return [way for way in graph.ways(number) if graph.states[way.after].seq <= prompts]
+        return [way for way in graph.ways(number) if graph.states[way.after].seq <= prompts
+                and all(map(_is_small, graph.states[way.after].sessions[0].prompts))]
 
     for number in Search([0], onward):
         source = node_of(graph.states[number].sessions[0])
@@ -128,6 +129,12 @@ def quotient(protocol: Protocol = REFERENCE, prompts: int = PROMPTS) -> Quotient
         {node: names(stays[node] - everywhere) for node in sorted(stays, key=order)},
         {edge: left for edge in sorted(edges, key=place) if (left := names(edges[edge] - arrivals[edge.dest]))},
         names(everywhere), {node: names(actions) for node, actions in arrivals.items()})
+
+
+def _is_small(prompt: Prompt) -> bool:
+    """Whether the prompt was edited, moved and questioned at most once: more of it adds no node and no edge."""
+    traits = prompt.traits or DEFAULT_TRAITS
+    return traits.version < 2 and traits.front <= PROMPTS and len(prompt.asks) < 2
 
 
 def _from_all(edges: Mapping[Edge, set[Action]], sources: set[Node], dest: Node) -> set[Action]:

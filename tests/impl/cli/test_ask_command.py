@@ -40,6 +40,18 @@ def test_a_trace_with_a_question_is_drawn(form: str, text: str) -> None:
     assert text in said.stdout
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("feature", ["ask", "replace", "next"])
+def test_a_session_with_calls_without_end_is_drawn(feature: str) -> None:
+    said = run_command("diagram", "session", "--protocol", f"family:{feature}", "--format", "mermaid")
+    assert feature in said.stdout
+
+
+def test_a_session_with_too_many_features_is_not_drawn() -> None:
+    assert "its 8 features have too many states; choose up to 4, such as family:ask,hold" in read_refusal(
+        "diagram", "session", "--protocol", "family")
+
+
 # --- the questions of a running server
 
 class User:

@@ -173,8 +173,7 @@ counts exactly what the prototype counted at the same bounds (`tests/model/test_
 {wide}
 ## Questions
 
-Only the model has the feature `ask` so far. It was explored alone and with the other features. The prototype had the
-same counts in every search.
+The feature `ask` was explored alone and with the other features. The prototype had the same counts in every search.
 
 {asks}
 ## Policies of known servers
