@@ -91,8 +91,8 @@ def run(arguments: argparse.Namespace) -> int:
             raise UsageError(f"--protocol {protocol.name}: a revision of the original has no {what} diagram; use "
                              "diagram trace")
         if what == "session" and len(protocol.features) > MOST_FEATURES:
-            raise UsageError(f"diagram session --protocol {protocol.name}: its {len(protocol.features)} features have too "
-                             f"many states; choose up to {MOST_FEATURES}, such as family:ask,hold")
+            raise UsageError(f"diagram session --protocol {protocol.name}: its {len(protocol.features)} features have "
+                             f"too many states; choose up to {MOST_FEATURES}, such as family:ask,hold")
         graph, mermaid = PROTOCOL[what]
         forms: Mapping[str, Callable[[Protocol], Content]] = {
             "svg": lambda protocol: render_svg(graph(protocol)),
