@@ -22,7 +22,7 @@ from cancelmark.impl.client import Client
 from cancelmark.impl.discovery import find
 
 TERMINALS, *OTHERS = sorted((block for page in PAGES for block in code_blocks(page, "console")), key=len, reverse=True)
-STEP = re.compile(r"(\w+)(?:\$ (.*)|:)")
+STEP = re.compile(r"(\w*)(?:\$ (.*)|(?<=\w):)")
 PATIENCE = 60.0
 
 

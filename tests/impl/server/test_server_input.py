@@ -257,7 +257,7 @@ async def test_no_call_takes_a_body_without_an_end(host: str, framing: str, monk
     async with placed(limits=Limits(body=10_000)) as (server, place):
         address, port = server.url.removeprefix("http://").split(":")
         for method, path in sorted(calls):
-            path = path.format(id=place.id, sid=place.session, prompt="1", client_id=uuid4())
+            path = path.format(id=place.id, sid=place.session, prompt="1", ask="1.1", client_id=uuid4())
             _, writer = await asyncio.open_connection(address, int(port))
             writer.write(f"{method} {path} HTTP/1.1\r\nhost: {host}\r\n{framing}\r\n\r\n".encode())
             sent = 0
@@ -456,7 +456,7 @@ async def test_no_call_works_without_the_token() -> None:
         for headers in bad:
             async with server.client() as stranger:
                 for call in CALLS:
-                    path = call.path.format(id=place.id, sid=place.session, client_id=uuid4(), prompt=1)
+                    path = call.path.format(id=place.id, sid=place.session, client_id=uuid4(), prompt=1, ask="1.1")
                     answer = await stranger.request(call.method, path, headers={
                         name: value.encode("latin-1") for name, value in headers.items()},  # type: ignore[misc]
                         params={"client_id": str(uuid4()), "token": TOKEN}, content=b"{}")
@@ -503,7 +503,7 @@ async def test_a_page_of_another_origin_cannot_drive_the_server(headers: dict[st
         await place.send("a", "run-a")
         await gate.reached()
         for call in CALLS:
-            path = call.path.format(id=place.id, sid=place.session, client_id=uuid4(), prompt=1)
+            path = call.path.format(id=place.id, sid=place.session, client_id=uuid4(), prompt=1, ask="1.1")
             answer = await place.http.request(call.method, path, headers=sent, content=b"{}",
                                               params={"client_id": str(uuid4())})
             assert answer.status_code == 403, call
