@@ -158,15 +158,14 @@ INVARIANT: tuple[StateClaim, ...] = (
                                    u.every_prompt(lambda p: z3.Implies(v.state(p) != ABSENT, _unset(v, p))),
                                    u.every_question(lambda x: z3.Implies(v.status(x) != UNASKED, FEATURES.ask)))),
     StateClaim(
-        "open-is-running", "The prompt of an open question, or of an unused permission, is active, and no call has "
-        "canceled it.",
+        "open-is-running", "A prompt with an open question or unused permission is active and not canceled.",
         lambda u, v: u.every_question(lambda x: z3.Implies(one_of(v.status(x), OPEN, ALLOWED), z3.And(
             v.state(v.owner(x)) == ACTIVE, v.reach(v.owner(x)) != CANCEL)))),
     StateClaim(
-        "asks-as-called", "Every question has the state that the calls have given it.",
+        "asks-as-called", "Every question has the state that calls gave it.",
         lambda u, v: u.every_question(lambda x: v.status(x) == v.called(x))),
     StateClaim(
-        "told-is-open", "Subscribers believe that a question is open if and only if it is.",
+        "told-is-open", "Subscribers know which questions are open.",
         lambda u, v: u.every_question(lambda x: iff(v.believed(x), v.status(x) == OPEN))),
 )
 

@@ -46,8 +46,7 @@ def family() -> str:
         "violation.</p>"
         + draw_policies(told["policies"]) + "</details>"
         + f'<p class="note">{len(mistakes)} plausible bugs in these calls were also model-checked, such as '
-        f"“{escape(mistakes[0])}”. Each violates a property. These figures are stored in the repository: "
-        "<code>specs/family.md</code>.</p>")
+        f"“{escape(mistakes[0])}”. Each violates a property: <code>specs/family.md</code>.</p>")
 
 
 def searched_sets() -> dict[str, str]:

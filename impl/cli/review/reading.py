@@ -283,12 +283,11 @@ def others() -> str:
 <article><h3>A proof for any number of prompts</h3><p>An inductive invariant of {len(sentences)} conjuncts implies the
 properties, for any combination of <a href="#family">optional calls</a>. The SMT solver Z3 answered
 {spec['proof']['questions']} queries; rerun them with <code>cancelmark prove</code>.</p>
-<details class="more"><summary>The invariant</summary><p>Some conjuncts are about <a href="#family">optional
-calls</a>.</p><ul class="unchecked">{listed}</ul></details></article>
+<details class="more"><summary>The invariant</summary><ul class="unchecked">{listed}</ul></details></article>
 <article><h3>A second model, in another language</h3><p>SPIN checked an independent Promela model written from the rules
-only. In {len(spec['spin'])} searches it counted the same states and edges as this project’s explorer, and every
+only. {len(spec['spin'])} searches counted the same states and edges as this project’s explorer, and every
 property held. The largest has {widest['states']:,} states ({bounds}).</p></article>
-<article><h3>The server itself</h3><p>Tests drive Cancelmark’s server through every transition of the model, kill and
-restart it, and run the conformance kit on it. All {len(FLAWS_BY_NAME)} flaws were injected into it, one at a time, and
+<article><h3>The server itself</h3><p>Tests drive Cancelmark’s server through every transition, kill and
+restart it, and run the kit on it. All {len(FLAWS_BY_NAME)} flaws were injected into it, one at a time, and
 random tests found each: <code>docs/trust.md</code>.</p></article>
-</div><p class="note">These results are stored in the repository, and were not recomputed for this page.</p>"""
+</div><p class="note">These results are stored in the repository, not recomputed.</p>"""
