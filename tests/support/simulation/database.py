@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 from uuid import UUID
-from weakref import proxy
+from weakref import finalize, proxy
 
 import psycopg
 from psycopg_pool import PoolClosed
@@ -59,6 +59,7 @@ class SimulatedServer:
         self.hears: Callable[[], bool] = lambda: True  # whether a wake-up arrives
         me = proxy(self)  # a cycle through SQLite is hidden from the garbage collector
         self.db = connect(lambda: me.clock(), lambda payload: me.notify(payload))
+        finalize(self, self.db.close)  # an open one that goes is warned of from Python 3.13 on
         self.db.executescript(translate_tables(TABLES))
         self.db.execute("ALTER TABLE prompts ADD COLUMN questions TEXT")  # as the later migrations do
 
